@@ -1,0 +1,75 @@
+# What people and CI run. `make help` lists it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+CODE := stable control runtimes protocol tests
+# pyright must find this interpreter first.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-agents agents format lint type cover check bench docs dist clean
+
+help:  ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "avenor needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade pip
+	@touch $@
+
+$(VENV)/.setup: pyproject.toml $(VENV)/.made
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.setup
+	$(PIP) install --group dev
+	@touch $@
+
+setup: $(VENV)/.setup  ## Make .venv with the avenor command in it
+	@echo "ready: $(BIN)/avenor --help"
+
+demo: setup  ## Supervise three rehearsed agents, live, and check what was seen
+	@$(BIN)/python docs/demo.py
+
+test: $(VENV)/.dev  ## All tests that need no agent program
+	$(BIN)/pytest
+
+agents: $(VENV)/.dev  ## Install the real agents that test-agents drives (npm)
+	$(BIN)/python -m tests.agents.install
+
+test-agents: agents  ## Drive real agents with a stand-in model on loopback
+	AVENOR_TEST_AGENTS=1 $(BIN)/pytest -m agents tests/agents
+
+format: $(VENV)/.dev  ## Format the code
+	$(BIN)/ruff format $(CODE) docs
+	$(BIN)/ruff check --fix $(CODE) docs
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check $(CODE) docs
+	$(BIN)/ruff check $(CODE) docs
+	$(BIN)/lint-imports
+
+type: $(VENV)/.dev
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+cover: $(VENV)/.dev  ## Tests with branch coverage, and its limits
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report --include='protocol/*' --fail-under=100
+	$(BIN)/coverage report --omit='protocol/*' --fail-under=95
+
+check: lint type cover  ## What must be green before a commit
+
+bench: $(VENV)/.dev  ## Speed and memory, side by side with other supervisors
+	$(PIP) install --group bench
+	$(BIN)/python -m tests.bench
+
+dist: $(VENV)/.dev  ## Build the wheel
+	$(BIN)/python -m hatchling build -t wheel
+
+clean:  ## Remove what was built
+	rm -rf $(VENV) dist .agents .coverage* .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,345 @@
+"""The state of a run as a fold over its events, and the snapshot that `status` and `list` show.
+
+`Fold` is the one reducer: runtime, supervisor, readers of a log and clients all use it. It is fed lines in `seq` order
+and decodes only those that change more than the counters, so that a supervisor can fold what it passes on.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from avenor.protocol.events import (
+    AgentStatus,
+    AnyEvent,
+    EventHead,
+    PermissionOption,
+    PermissionRequest,
+    PermissionResponse,
+    PhaseEnd,
+    PhaseStart,
+    PromptQueued,
+    Retry,
+    RunEnd,
+    RunKind,
+    RunStart,
+    SessionEnd,
+    SessionStart,
+    TurnEnd,
+    TurnStart,
+    Usage,
+    decode_event,
+)
+
+RunStatus = Literal["queued", "starting", "running", "idle", "ended"]
+TurnState = Literal["none", "running", "permission", "retrying", "ended"]
+
+# A snapshot is for looking; `result` has the whole text. Long enough for a paragraph of every runtime in a list of 100.
+OUTPUT_LIMIT_CHARS: Final = 2000
+
+
+class PendingPermission(msgspec.Struct, frozen=True, kw_only=True):
+    """A permission request that nobody has settled yet."""
+
+    request_id: str
+    tool: str
+    question: str
+    options: list[PermissionOption]
+    resolver: str
+    session_id: str | None = None
+    requested_at: int = 0
+
+
+class PhaseState(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase of a loop or team."""
+
+    path: str | None
+    name: str
+    kind: str | None
+    iteration: int
+    state: Literal["running", "ended"]
+    session_id: str | None
+
+
+class Snapshot(msgspec.Struct, kw_only=True):
+    """A run at one moment (contract, part 6). Every key is always there.
+
+    Attributes:
+        status: queued, starting, running, idle (parked, takes prompts) or ended.
+        phase: What the agent is at: thinking, working, waiting, done.
+        outcome: DONE, BLOCKED, TIMEOUT, KILLED or FAILED; None until there is one.
+        silent_for_ms: Since the last event of a running turn; 0 while a human decides.
+        started_at: This and the other times are Unix milliseconds.
+    """
+
+    runtime_id: str | None = None
+    run_id: str = ""
+    label: str | None = None
+    kind: RunKind = "single"
+    session_id: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    backend: str = ""
+    dir: str = ""
+    status: RunStatus = "starting"
+    phase: str | None = None
+    phase_label: str | None = None
+    phases: list[PhaseState] = []
+    turn_state: TurnState = "none"
+    pending_permission: bool = False
+    permission: PendingPermission | None = None
+    permissions: list[PendingPermission] = []
+    latest_seq: int = 0
+    usage: Usage | None = None
+    retry_attempt: int = 0
+    max_retries: int = 0
+    queued_prompts: int = 0
+    silent_for_ms: int = 0
+    started_at: int | None = None
+    updated_at: int | None = None
+    ended_at: int | None = None
+    outcome: str | None = None
+    stop_reason: str | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    pid: int | None = None
+    owner: str | None = None
+    on_event: str | None = None
+    sentinel_file: str | None = None
+    final_output: str | None = None
+    final_output_truncated: bool = False
+    parent_id: str | None = None
+    children: list[str] = []
+    depth: int = 0
+    left_processes: list[str] = []
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing goes on: ended, or parked with nothing queued."""
+        return self.status == "ended" or self.status == "idle"
+
+    @property
+    def wants_attention(self) -> bool:
+        """Whether somebody should look: settled, or asking for a permission."""
+        return self.is_settled or self.pending_permission
+
+
+# Decoding these for the fold would change nothing but the counters.
+_COUNTED_ONLY: Final = frozenset(
+    {
+        "agent.message_chunk",
+        "agent.thought_chunk",
+        "user.message_chunk",
+        "tool.call",
+        "tool.call_update",
+        "session.plan",
+        "session.mode",
+        "session.commands",
+        "session.usage",
+        "session.info",
+        "session.update",
+        "agent.stderr",
+        "agent.noise",
+        "avenor.error",
+        "avenor.loop.start",
+        "avenor.loop.end",
+        "avenor.team.start",
+        "avenor.team.end",
+        "run.resumed",
+    }
+)
+
+
+class Fold:
+    """Keeps a snapshot in step with a run's events.
+
+    Args:
+        base: What is known before the first event (ids, paths, pid). The fold owns it from here on; others may set the
+            members that no event carries (`pid`, `owner`, `children`).
+    """
+
+    def __init__(self, base: Snapshot) -> None:
+        self.state = base
+
+    def apply_line(self, head: EventHead, line: bytes) -> None:
+        """Takes one event line, whose head the caller has peeked at."""
+        if head.event in _COUNTED_ONLY:
+            self.count(head.seq, head.ts)
+            return
+        try:
+            event = decode_event(line)
+        except msgspec.DecodeError:  # from a newer version: counted, and passed on by the caller all the same
+            self.count(head.seq, head.ts)
+            return
+        self.apply(event)
+
+    def count(self, seq: int, ts: int) -> None:
+        """Takes an event that changes nothing but the counters."""
+        self.state.latest_seq = seq
+        self.state.updated_at = ts
+
+    def apply(self, event: AnyEvent) -> None:
+        """Takes one decoded event."""
+        self.count(event.seq, event.ts)
+        handler = _HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self.state, event)
+
+    def snapshot(self, now_ms: int) -> Snapshot:
+        """The state at `now_ms` (Unix milliseconds); valid until the next event, encode it at once."""
+        state = self.state
+        state.silent_for_ms = 0
+        if state.status in ("starting", "running") and not state.permissions and state.updated_at is not None:
+            state.silent_for_ms = max(0, now_ms - state.updated_at)
+        return state
+
+
+def _run_start(state: Snapshot, event: RunStart) -> None:
+    state.run_id = event.run_id
+    state.label = _or_none(event.run_label)
+    state.kind = event.kind
+    state.backend = event.backend
+    state.dir = event.dir
+    state.status = "starting"
+    state.started_at = event.ts
+
+
+def _session_start(state: Snapshot, event: SessionStart) -> None:
+    state.session_id = _or_none(event.session_id)
+    state.model = event.model
+    state.agent = event.agent
+    state.status = "running"
+
+
+def _prompt_queued(state: Snapshot, event: PromptQueued) -> None:
+    state.queued_prompts = event.queued
+
+
+def _turn_start(state: Snapshot, event: TurnStart) -> None:
+    state.status = "running"
+    state.turn_state = "running"
+    state.queued_prompts = event.queued
+    state.outcome = state.stop_reason = state.reason = state.exit_code = None
+
+
+def _agent_status(state: Snapshot, event: AgentStatus) -> None:
+    state.phase = _or_none(event.phase)
+    state.phase_label = _or_none(event.label)
+
+
+def _permission_request(state: Snapshot, event: PermissionRequest) -> None:
+    pending = PendingPermission(
+        request_id=event.request_id,
+        tool=event.tool,
+        question=event.question,
+        options=event.options,
+        resolver=event.resolver,
+        session_id=_or_none(event.session_id),
+        requested_at=event.ts,
+    )
+    # The same request again means that another resolver has it now.
+    kept = [p for p in state.permissions if p.request_id != event.request_id]
+    _set_permissions(state, [*kept, pending])
+
+
+def _permission_response(state: Snapshot, event: PermissionResponse) -> None:
+    _set_permissions(state, [p for p in state.permissions if p.request_id != event.request_id])
+
+
+def _set_permissions(state: Snapshot, pending: list[PendingPermission]) -> None:
+    state.permissions = pending
+    state.permission = pending[0] if pending else None
+    state.pending_permission = bool(pending)
+    if state.turn_state in ("running", "permission"):
+        state.turn_state = "permission" if pending else "running"
+
+
+def _turn_end(state: Snapshot, event: TurnEnd) -> None:
+    _set_permissions(state, [])
+    state.turn_state = "ended"
+    state.stop_reason = event.stop_reason
+    if event.usage is not UNSET:
+        state.usage = event.usage if state.usage is None else state.usage.plus(event.usage)
+    _set_output(state, event.final_output)
+    if state.kind == "single" and event.stop_reason == "end_turn" and state.queued_prompts == 0:
+        state.status = "idle"
+        state.outcome, state.exit_code = "DONE", 0
+
+
+def _session_end(state: Snapshot, event: SessionEnd) -> None:
+    if event.left_processes is not UNSET:
+        state.left_processes = event.left_processes
+
+
+def _set_output(state: Snapshot, output: Any) -> None:
+    if output is not UNSET:
+        state.final_output = output[:OUTPUT_LIMIT_CHARS]
+        state.final_output_truncated = len(output) > OUTPUT_LIMIT_CHARS
+
+
+def _phase_start(state: Snapshot, event: PhaseStart) -> None:
+    entry = PhaseState(
+        path=_or_none(event.path),
+        name=_or_none(event.phase) or "",
+        kind=_or_none(event.kind),
+        iteration=0 if event.iteration is UNSET else event.iteration,
+        state="running",
+        session_id=_or_none(event.session_id),
+    )
+    state.phases = [*_other_phases(state, entry), entry]
+
+
+def _phase_end(state: Snapshot, event: PhaseEnd) -> None:
+    entry = PhaseState(
+        path=_or_none(event.path),
+        name=_or_none(event.phase) or "",
+        kind=_or_none(event.kind),
+        iteration=0 if event.iteration is UNSET else event.iteration,
+        state="ended",
+        session_id=_or_none(event.session_id),
+    )
+    state.phases = [*_other_phases(state, entry), entry]
+
+
+def _other_phases(state: Snapshot, entry: PhaseState) -> list[PhaseState]:
+    return [p for p in state.phases if (p.path, p.name) != (entry.path, entry.name)]
+
+
+def _retry(state: Snapshot, event: Retry) -> None:
+    state.status = "running"
+    state.turn_state = "retrying"
+    state.retry_attempt = 0 if event.attempt is UNSET else event.attempt
+    state.max_retries = event.max_retries
+
+
+def _run_end(state: Snapshot, event: RunEnd) -> None:
+    _set_permissions(state, [])
+    state.status = "ended"
+    state.turn_state = "ended" if state.turn_state != "none" else "none"
+    state.queued_prompts = 0
+    state.ended_at = event.ts
+    state.outcome = event.status
+    state.exit_code = event.exit_code
+    state.stop_reason = event.stop_reason
+    state.reason = _or_none(event.reason)
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is UNSET else value
+
+
+_HANDLERS: dict[type, Any] = {
+    RunStart: _run_start,
+    SessionStart: _session_start,
+    PromptQueued: _prompt_queued,
+    TurnStart: _turn_start,
+    AgentStatus: _agent_status,
+    PermissionRequest: _permission_request,
+    PermissionResponse: _permission_response,
+    TurnEnd: _turn_end,
+    SessionEnd: _session_end,
+    PhaseStart: _phase_start,
+    PhaseEnd: _phase_end,
+    Retry: _retry,
+    RunEnd: _run_end,
+}

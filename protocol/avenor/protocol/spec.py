@@ -1,0 +1,196 @@
+"""What a run is asked to do: `avenor run`'s flags, the params of `spawn` and a runtime's record are one struct.
+
+Paths and durations arrive as people write them; `resolve_spec` turns them into absolute paths and seconds, and refuses
+what cannot be used with the name of the field.
+"""
+
+import os.path
+from typing import Final, Literal
+
+import msgspec
+from avenor.protocol.durations import parse_duration
+from msgspec.structs import replace
+
+from avenor.protocol.errors import InvalidParams
+
+BACKENDS: Final = ("opencode-acp", "acp", "scripted")
+DEFAULT_BACKEND: Final = "opencode-acp"
+
+# Agents that stay silent for ever when their model fails: observed for opencode, which says nothing over ACP
+# while it retries a failing model.
+PROGRESS_DEFAULTS: Final = {"opencode-acp": 15 * 60.0}
+
+Duration = float | str
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run, as a client asks for it.
+
+    Durations are seconds or Go style text (`30s`, `1h30m`, `7d`); None takes the default, 0 switches a timeout off.
+    Relative paths are relative to `dir`.
+    """
+
+    prompt: str | None = None
+    prompt_file: str | None = None
+    dir: str = "."
+    backend: str = DEFAULT_BACKEND
+    agent: str | None = None
+    model: str | None = None
+    thinking: str | None = None
+    label: str | None = None
+    run_id: str | None = None
+    resume: str | None = None
+    agent_command: str | None = None
+    script: str | None = None
+    env: dict[str, str] = {}
+    on_event: str | None = None
+    sentinel_file: str | None = None
+    permission_handler: str | None = None
+    auto_approve: bool = False
+    timeout: Duration | None = None
+    progress_timeout: Duration | None = None
+    handshake_timeout: Duration = 60.0
+    max_retries: int = 0
+    permission_claim_timeout: Duration | None = None
+
+
+class SpawnParams(RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`spawn`: a run, and how the supervisor takes it.
+
+    Attributes:
+        key: Makes the spawn idempotent: the same key gives the same runtime.
+        wait: What the answer waits for: the agent's session, or only the started runtime.
+        parent_id: The runtime that this one is a child of.
+    """
+
+    key: str | None = None
+    wait: Literal["session", "started"] = "session"
+    parent_id: str | None = None
+
+    def run_spec(self) -> RunSpec:
+        """The part that the runtime acts on."""
+        return RunSpec(**{name: getattr(self, name) for name in RunSpec.__struct_fields__})
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """`record.json` of a runtime directory: all that its process needs to know. Tolerant, so that newer ones load.
+
+    Attributes:
+        spec: The resolved run.
+        parks: Whether the run stays, idle, for follow-up prompts after a clean turn.
+        supervisor_socket: `AVENOR_SOCKET` for its agents; None without a supervisor.
+        environ: The environment that the runtime and its agents start from.
+        parked_timeout: Seconds that a parked runtime waits before it ends itself; 0 is for ever.
+        created_at: Unix milliseconds.
+    """
+
+    runtime_id: str
+    run_id: str
+    spec: RunSpec
+    prompt: str
+    parks: bool = False
+    supervisor_socket: str | None = None
+    environ: dict[str, str] = {}
+    umask: int = 0o077
+    parked_timeout: float = 0.0
+    created_at: int = 0
+    key: str | None = None
+    parent_id: str | None = None
+    depth: int = 0
+    version: str = ""
+
+
+_PATHS = ("prompt_file", "on_event", "sentinel_file", "script")
+_DURATIONS = ("timeout", "progress_timeout", "handshake_timeout", "permission_claim_timeout")
+
+
+def resolve_spec(spec: RunSpec, *, base: str | None = None) -> RunSpec:
+    """The spec with absolute paths, durations in seconds and its defaults filled in.
+
+    Args:
+        spec: As it was asked for.
+        base: What a relative `dir` is relative to; None refuses one.
+
+    Raises:
+        InvalidParams: A field cannot be used; `data.field` names it.
+    """
+    _check_choices(spec)
+    directory = _resolve_dir(spec.dir, base)
+    changes: dict[str, object] = {"dir": directory}
+    for name in _PATHS:
+        value = getattr(spec, name)
+        if value is not None:
+            changes[name] = os.path.normpath(os.path.join(directory, _text(name, value)))
+    for name in _DURATIONS:
+        changes[name] = _seconds(name, getattr(spec, name))
+    if changes["progress_timeout"] is None:
+        changes["progress_timeout"] = PROGRESS_DEFAULTS.get(spec.backend, 0.0)
+    if changes["permission_claim_timeout"] is None:
+        changes["permission_claim_timeout"] = 30.0
+    changes["permission_handler"] = _handler(spec, directory, changes.get("sentinel_file"))
+    return replace(spec, **changes)
+
+
+def permission_base(handler: str | None) -> str | None:
+    """The BASE of `file:BASE`; None without a file handler."""
+    return handler.removeprefix("file:") if handler else None
+
+
+def _check_choices(spec: RunSpec) -> None:
+    if spec.backend not in BACKENDS:
+        raise _bad("backend", spec.backend, f"choose one of {', '.join(BACKENDS)}")
+    if spec.prompt is not None and spec.prompt_file is not None:
+        raise _bad("prompt_file", spec.prompt_file, "give prompt or prompt_file, not both")
+    if spec.prompt is None and spec.prompt_file is None:
+        raise InvalidParams("a run needs a prompt: give prompt or prompt_file", data={"field": "prompt"})
+    if spec.prompt is not None and not spec.prompt.strip():
+        raise _bad("prompt", spec.prompt, "give it some text")
+    if (spec.backend == "acp") != (spec.agent_command is not None):
+        raise _bad("agent_command", spec.agent_command, "backend acp needs it, and only backend acp takes it")
+    if spec.script is not None and spec.backend != "scripted":
+        raise _bad("script", spec.script, "only backend scripted plays a script")
+    if spec.max_retries < 0:
+        raise _bad("max_retries", spec.max_retries, "it must be 0 or more")
+    for name, value in spec.env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise _bad("env", name, "a name is not empty and holds no '=', and there is no NUL in either")
+    for name in ("prompt", "agent", "model", "thinking", "label", "run_id", "resume"):
+        _text(name, getattr(spec, name))
+
+
+def _text(name: str, value: str | None) -> str:
+    if value is not None and (value == "" or "\0" in value):
+        raise _bad(name, value, "leave it out, or give it some text without NUL")
+    return value or ""
+
+
+def _resolve_dir(directory: str, base: str | None) -> str:
+    if os.path.isabs(directory):
+        return os.path.normpath(directory)
+    if base is None:
+        raise _bad("dir", directory, "over the socket it must be absolute")
+    return os.path.normpath(os.path.join(base, directory))
+
+
+def _seconds(name: str, value: Duration | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise InvalidParams(f"{name}: {error}", data={"field": name, "value": value}) from error
+
+
+def _handler(spec: RunSpec, directory: str, sentinel: object) -> str | None:
+    if spec.permission_handler is not None:
+        kind, _, path = spec.permission_handler.partition(":")
+        if kind != "file" or not path:
+            raise _bad("permission_handler", spec.permission_handler, "write it as file:PATH")
+        return "file:" + os.path.normpath(os.path.join(directory, path))
+    if isinstance(sentinel, str):
+        return "file:" + sentinel.removesuffix(".done") + ".perm"
+    return None
+
+
+def _bad(name: str, value: object, remedy: str) -> InvalidParams:
+    return InvalidParams(f"{name} {value!r}: {remedy}", data={"field": name, "value": value})

@@ -1,0 +1,111 @@
+"""What a run may be asked, and what is refused with the field's name."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from avenor.protocol.errors import InvalidParams
+from avenor.protocol.spec import Record, RunSpec, SpawnParams, permission_base, resolve_spec
+
+
+def test_paths_resolve_against_dir_and_durations_become_seconds() -> None:
+    """Whoever reads a resolved spec needs neither the caller's folder nor a duration parser."""
+    spec = resolve_spec(
+        RunSpec(prompt="go", dir="repo", on_event="e.ndjson", sentinel_file="../run.done", timeout="1m30s"),
+        base="/home/me",
+    )
+
+    assert spec.dir == "/home/me/repo"
+    assert spec.on_event == "/home/me/repo/e.ndjson"
+    assert spec.sentinel_file == "/home/me/run.done"
+    assert spec.timeout == 90.0
+    assert spec.handshake_timeout == 60.0
+    assert spec.permission_claim_timeout == 30.0
+
+
+@pytest.mark.parametrize(
+    ("given", "handler"),
+    [
+        ({"sentinel_file": "run.done"}, "file:/d/run.perm"),
+        ({"sentinel_file": "run.env"}, "file:/d/run.env.perm"),
+        ({"sentinel_file": "run.done", "permission_handler": "file:asks/x"}, "file:/d/asks/x"),
+        ({}, None),
+    ],
+)
+def test_the_permission_file_is_derived_from_the_sentinel(given: dict[str, Any], handler: str | None) -> None:
+    """A trailing .done becomes .perm, else .perm is appended; an explicit handler wins."""
+    assert handler == resolve_spec(RunSpec(prompt="go", dir="/d", **given)).permission_handler
+
+
+@pytest.mark.parametrize(("handler", "base"), [("file:/d/x", "/d/x"), (None, None)])
+def test_the_base_of_a_file_handler_is_its_path(handler: str | None, base: str | None) -> None:
+    """`file:` is taken off."""
+    assert base == permission_base(handler)
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked", "seconds"),
+    [("opencode-acp", None, 900.0), ("scripted", None, 0.0), ("opencode-acp", "0", 0.0), ("scripted", "5m", 300.0)],
+)
+def test_agents_known_to_go_silent_have_a_progress_timeout(backend: str, asked: str | None, seconds: float) -> None:
+    """The default is 15 minutes where it is needed and off elsewhere; what was asked for wins."""
+    spec = resolve_spec(RunSpec(prompt="go", dir="/d", backend=backend, progress_timeout=asked))
+
+    assert seconds == spec.progress_timeout
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({}, "prompt"),
+        ({"prompt": " \n"}, "prompt"),
+        ({"prompt": "a\0b"}, "prompt"),
+        ({"prompt": "go", "prompt_file": "p"}, "prompt_file"),
+        ({"prompt": "go", "backend": "opencode"}, "backend"),
+        ({"prompt": "go", "backend": "acp"}, "agent_command"),
+        ({"prompt": "go", "agent_command": "x"}, "agent_command"),
+        ({"prompt": "go", "script": "s.json"}, "script"),
+        ({"prompt": "go", "max_retries": -1}, "max_retries"),
+        ({"prompt": "go", "env": {"A=B": "c"}}, "env"),
+        ({"prompt": "go", "env": {"": "c"}}, "env"),
+        ({"prompt": "go", "env": {"A": "\0"}}, "env"),
+        ({"prompt": "go", "model": ""}, "model"),
+        ({"prompt_file": ""}, "prompt_file"),
+        ({"prompt": "go", "timeout": "-1s"}, "timeout"),
+        ({"prompt": "go", "handshake_timeout": "soon"}, "handshake_timeout"),
+        ({"prompt": "go", "permission_handler": "http:x"}, "permission_handler"),
+        ({"prompt": "go", "permission_handler": "file:"}, "permission_handler"),
+        ({"prompt": "go", "dir": "relative"}, "dir"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_the_name_of_its_field(given: dict[str, Any], field: str) -> None:
+    """The message starts with the field, and `data.field` says it to programs."""
+    fields: dict[str, Any] = {"dir": "/d", **given}
+
+    with pytest.raises(InvalidParams) as caught:
+        resolve_spec(RunSpec(**fields))
+
+    assert field == caught.value.data["field"]
+
+
+def test_spawn_params_are_strict_about_names() -> None:
+    """A misspelt member is refused, not ignored."""
+    with pytest.raises(msgspec.ValidationError, match="promt"):
+        msgspec.json.decode(b'{"promt":"go"}', type=SpawnParams)
+
+
+def test_spawn_params_hold_the_run_that_the_runtime_acts_on() -> None:
+    """What is for the supervisor alone does not reach the runtime."""
+    params = SpawnParams(prompt="go", dir="/d", key="k", wait="started", label="x")
+
+    assert RunSpec(prompt="go", dir="/d", label="x") == params.run_spec()
+
+
+def test_a_record_of_a_newer_version_loads() -> None:
+    """Unknown members of a record are ignored, so that an older supervisor can read it."""
+    record = msgspec.json.decode(
+        b'{"runtime_id":"rt_1","run_id":"r","spec":{"prompt":"go"},"prompt":"go","from_the_future":1}', type=Record
+    )
+
+    assert record.runtime_id == "rt_1"
