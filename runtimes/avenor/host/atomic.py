@@ -1,0 +1,83 @@
+"""Replacing files so that a reader sees the old content or the new, never a part of either."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def write_atomic(path: str | Path, data: bytes, mode: int = 0o600, *, durable: bool = True) -> None:
+    """Replace a file's content in one step: a temporary file in the same directory, then a rename.
+
+    Args:
+        path: The file; a symbolic link there is replaced, not followed.
+        data: The whole new content.
+        mode: Permission bits of the new file, whatever the umask.
+        durable: Also make file and name survive a power failure before returning. Without it the step is still
+            atomic for readers; that is enough for facts which a reboot makes meaningless.
+
+    Raises:
+        OSError: It could not be written; the old content stands and no temporary file is left. `EINVAL` when
+            something other than a regular file is there (renaming over `/dev/null` would destroy it).
+    """
+    target = Path(path)
+    require_replaceable(target)
+    # Not derived from the file's name, which may have no room for a suffix.
+    temporary = target.with_name(f".avenor-{os.urandom(8).hex()}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        try:
+            _fill(fd, data, mode, durable=durable)
+        finally:
+            os.close(fd)
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        _sync_directory(target.parent)
+
+
+def remove_if_exists(path: str | Path) -> bool:
+    """Remove a regular file or symbolic link, and say whether one was there.
+
+    Raises:
+        OSError: It could not be removed; `EINVAL` for anything that is neither (a device, a directory).
+    """
+    require_replaceable(Path(path))
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def require_replaceable(path: Path) -> None:
+    """Refuse paths at which something lies that is no regular file.
+
+    Raises:
+        OSError: `EINVAL`, naming the path.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        raise OSError(errno.EINVAL, "not a regular file, so it is left alone", str(path))
+
+
+def _fill(fd: int, data: bytes, mode: int, *, durable: bool) -> None:
+    os.fchmod(fd, mode)
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+    if durable:
+        os.fsync(fd)
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

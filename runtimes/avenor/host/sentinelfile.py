@@ -1,0 +1,37 @@
+"""The sentinel as a file: written in one step, and cleared with its companions before a run."""
+
+from pathlib import Path
+
+from avenor.host.atomic import remove_if_exists, write_atomic
+from avenor.protocol.outcomes import Outcome, render_sentinel
+
+
+def write_sentinel(path: str | Path, outcome: Outcome) -> None:
+    """Tell an outcome, in place of whatever the sentinel told before (0600, atomic, durable).
+
+    Raises:
+        OSError: It could not be written; the caller tells that on stderr and in the snapshot.
+    """
+    # A session id is the agent's to choose, and JSON can hold what UTF-8 cannot.
+    write_atomic(path, render_sentinel(outcome).encode("utf-8", errors="replace"))
+
+
+def clear_stale(path: str | Path | None, permission_base: str | Path | None) -> None:
+    """Remove what an earlier run left: the sentinel, and the permission request and its answer at BASE.
+
+    All three are tried before an error is raised.
+
+    Raises:
+        OSError: The first of those met; `EINVAL` when one of the paths is no regular file.
+    """
+    stale = [Path(path)] if path is not None else []
+    if permission_base is not None:
+        stale += [Path(f"{permission_base}.req"), Path(f"{permission_base}.req.response")]
+    errors: list[OSError] = []
+    for each in stale:
+        try:
+            remove_if_exists(each)
+        except OSError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

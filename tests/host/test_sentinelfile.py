@@ -1,0 +1,45 @@
+"""The sentinel file."""
+
+from pathlib import Path
+
+import pytest
+
+from avenor.host.sentinelfile import clear_stale, write_sentinel
+from avenor.protocol.outcomes import Outcome, parse_sentinel
+
+
+def test_the_file_tells_the_outcome(tmp_path: Path) -> None:
+    """Its text is the protocol's, its mode private, and a later outcome replaces it."""
+    path = tmp_path / "x.done"
+    write_sentinel(path, Outcome.of("cancelled", run_id="r1", session_id="s1"))
+    assert path.read_bytes() == b"KILLED\nSESSION=s1\nSTOP_REASON=cancelled\nEXIT_CODE=130\nRUN=r1\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    done = Outcome.of("end_turn", run_id="r1", session_id="s2")
+    write_sentinel(path, done)
+    assert parse_sentinel(path.read_text()) == done
+
+
+def test_values_that_are_no_text_are_written_all_the_same(tmp_path: Path) -> None:
+    """An agent may choose a session id that UTF-8 cannot hold."""
+    path = tmp_path / "x.done"
+    write_sentinel(path, Outcome.of("end_turn", run_id="r1", session_id="a\ud800b"))
+    assert "SESSION=a?b" in path.read_text()
+
+
+def test_a_new_run_finds_nothing_of_the_last_one(tmp_path: Path) -> None:
+    """Sentinel, request and answer go; what else is there stays."""
+    for name in ("x.done", "x.perm.req", "x.perm.req.response", "x.perm.req.response.late", "x"):
+        (tmp_path / name).write_text("stale")
+    clear_stale(tmp_path / "x.done", tmp_path / "x.perm")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "x.perm.req.response.late"]
+    clear_stale(tmp_path / "x.done", tmp_path / "x.perm")
+    clear_stale(None, None)
+
+
+def test_one_path_that_cannot_be_cleared_does_not_keep_the_others(tmp_path: Path) -> None:
+    """The error is told after all were tried."""
+    (tmp_path / "x.done").mkdir()
+    (tmp_path / "x.perm.req").write_text("stale")
+    with pytest.raises(OSError, match=r"x\.done"):
+        clear_stale(tmp_path / "x.done", tmp_path / "x.perm")
+    assert not (tmp_path / "x.perm.req").exists()
