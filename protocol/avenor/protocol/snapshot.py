@@ -213,6 +213,9 @@ def _session_start(state: Snapshot, event: SessionStart) -> None:
 
 def _prompt_queued(state: Snapshot, event: PromptQueued) -> None:
     state.queued_prompts = event.queued
+    if state.status == "idle":  # an accepted prompt ends the parking, even before it has gone to the agent
+        state.status = "running"
+        state.outcome = state.stop_reason = state.reason = state.exit_code = None
 
 
 def _turn_start(state: Snapshot, event: TurnStart) -> None:
