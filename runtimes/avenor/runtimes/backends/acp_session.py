@@ -1,0 +1,413 @@
+"""One session of an ACP agent: turns, questions, cancelling, and the end. Opening it is `acp`'s.
+
+State of a turn: it begins with the prompt's line in the outbox and ends when the reader takes the agent's answer (or
+its end), whether or not `prompt` still waits. In between there is at most one.
+"""
+
+import math
+from typing import TypeVar
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from avenor.host.ladder import Graces, StopResult
+from avenor.protocol import events
+from avenor.protocol.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, LocalProtocolError
+from avenor.protocol.events import Event
+from avenor.protocol.peer import IncomingNotification, IncomingRequest, RequestId
+from avenor.runtimes.backends import acp_permissions, acp_updates
+from avenor.runtimes.backends.acp_errors import classify
+from avenor.runtimes.backends.acp_options import Offers
+from avenor.runtimes.backends.acp_permissions import KnownTool
+from avenor.runtimes.backends.acp_types import CancelRequestParams, ConfigResult, PromptResult
+from avenor.runtimes.backends.acp_usage import CostMeter, turn_usage
+from avenor.runtimes.backends.acp_wire import AcpWire, AgentGone, Answer, CallFailed, LineTooLong
+from avenor.runtimes.backends.agent_process import AgentProcess
+from avenor.runtimes.backends.agent_text import Gate, clean
+from avenor.runtimes.backends.base import (
+    AgentExit,
+    Capabilities,
+    OpenParams,
+    PermissionAnswer,
+    PermissionAsk,
+    SessionSink,
+    TurnError,
+    TurnStop,
+)
+from avenor.runtimes.backends.profiles import Profile
+
+# What a dead agent wrote is in the pipe already; only a child that inherited the pipe keeps it open for longer.
+DRAIN_SECONDS = 1.0
+FLUSH_SECONDS = 0.5  # For the last words (a cancel) to get into the pipe before stdin is closed.
+HELD_LIMIT = 4096  # Updates before the session is open; an agent that sends more has them told early.
+QUESTIONS_LIMIT = 256  # Open at once; further ones are answered as cancelled.
+KNOWN_TOOLS_LIMIT = 1024  # Tool calls of one turn that a question may refer to by id.
+REPLAY_LIMIT_SECONDS = 10.0
+
+T = TypeVar("T")
+
+
+class _Question:
+    """A question of the agent that has not been answered."""
+
+    def __init__(self, request_id: RequestId, ask: PermissionAsk) -> None:
+        self.request_id = request_id
+        self.ask = ask
+        self.scope = trio.CancelScope()
+
+
+class _Turn:
+    """A turn that the agent has not answered yet, and how it ended when it has."""
+
+    def __init__(self) -> None:
+        self.is_cancelling = False
+        self.stop: TurnStop | None = None
+        self.ended = trio.Event()
+
+
+class AcpSession:
+    """A session with an ACP agent; see `base.Session`.
+
+    Attributes:
+        session_id: Empty until the agent has given it.
+        offers: What can be set, as the agent last told.
+    """
+
+    def __init__(self, profile: Profile, process: AgentProcess, params: OpenParams, sink: SessionSink) -> None:
+        self._profile = profile
+        self._process = process
+        self._sink = sink
+        self._tail = params.stderr_tail
+        self._wire = AcpWire(process, self)
+        self._scope = trio.CancelScope()
+        self._turn: _Turn | None = None
+        self._questions: dict[RequestId, _Question] = {}
+        self._to_ask, self._asked = trio.open_memory_channel[_Question](math.inf)  # bounded by QUESTIONS_LIMIT
+        self._tools: dict[str, KnownTool] = {}
+        self._noise_gate = Gate()
+        self._held: list[Event] | None = []
+        self._is_open = trio.Event()
+        self._is_replaying = False
+        self._replayed = 0
+        self._replayed_at = 0.0
+        self._meter = CostMeter(is_resumed=params.resume is not None)
+        self._exit: AgentExit | None = None
+        self._is_gone = trio.Event()
+        self._stop_lock = trio.Lock()
+        self._stop_result: StopResult | None = None
+        self._is_closing = False
+        self.offers = Offers(profile.settings)
+        self.session_id = ""
+        self.agent_version: str | None = None
+        self.resumed = False
+        self.capabilities = Capabilities()
+
+    @property
+    def agent_pid(self) -> int:
+        """The process id of the agent's program."""
+        return self._process.pid
+
+    @property
+    def agent(self) -> str | None:
+        """The mode in use now, if the agent tells."""
+        return self.offers.current("agent")
+
+    @property
+    def model(self) -> str | None:
+        """The model in use now, if the agent tells."""
+        return self.offers.current("model")
+
+    # Turns
+
+    async def prompt(self, text: str) -> TurnStop:
+        """Runs one turn; see `base.Session.prompt`."""
+        if self._turn is not None:
+            raise LocalProtocolError("the session has a turn already: one prompt at a time")
+        turn = self._turn = _Turn()
+        self._tools.clear()
+        self._meter.start_turn()
+        params = {"sessionId": self.session_id, "prompt": [{"type": "text", "text": text}]}
+        self._wire.start_call("session/prompt", params, self._end_turn)
+        await turn.ended.wait()
+        assert turn.stop is not None
+        return turn.stop
+
+    async def cancel(self) -> None:
+        """Asks the agent to end its turn; see `base.Session.cancel`."""
+        if self._turn is not None:
+            self._turn.is_cancelling = True
+            self._wire.notify("session/cancel", {"sessionId": self.session_id})
+            self._withdraw_questions()
+        await trio.lowlevel.checkpoint()
+
+    def _end_turn(self, answer: Answer) -> None:
+        turn, self._turn = self._turn, None
+        assert turn is not None
+        turn.stop = self._judge(answer, turn)
+        turn.ended.set()
+
+    def _judge(self, answer: Answer, turn: _Turn) -> TurnStop:
+        match answer:
+            case AgentGone():
+                return self._judge_exit(answer)
+            case LineTooLong():
+                return TurnStop(stop_reason="error", error=TurnError(message=answer.message, reason=answer.reason_word))
+            case CallFailed():
+                error = classify(answer.error)
+                return TurnStop(stop_reason="cancelled" if turn.is_cancelling else "error", error=error)
+            case _:
+                return self._judge_result(answer)
+
+    def _judge_result(self, raw: Raw) -> TurnStop:
+        try:
+            result = msgspec.json.decode(raw, type=PromptResult)
+        except msgspec.DecodeError as problem:
+            message = f"the agent's answer to the prompt is not as ACP says: {problem}"
+            return TurnStop(stop_reason="error", error=TurnError(message=message, reason="bad_reply"))
+        return TurnStop(stop_reason=result.stop_reason, usage=turn_usage(result, self._meter.turn_cost()))
+
+    def _judge_exit(self, gone: AgentGone) -> TurnStop:
+        if self._is_closing:
+            return TurnStop(stop_reason="cancelled")
+        message = f"the agent ended during the turn ({gone.exit.describe()}){self._tail.suffix()}"
+        error = TurnError(message=message, failure_class="crash", reason="agent_exited")
+        return TurnStop(stop_reason="agent_exited", error=error)
+
+    # What the agent says
+
+    def on_notification(self, notification: IncomingNotification) -> None:
+        """Takes an update, the withdrawal of a question, or a notification that ACP does not define."""
+        match notification.method:
+            case "session/update":
+                self._take_update(notification.params)
+            case "$/cancel_request":
+                self._withdraw_question(notification.params)
+            case method:
+                self._emit(acp_updates.foreign_notification(method, notification.params))
+
+    def on_request(self, request: IncomingRequest) -> None:
+        """Takes a question; every other request is refused, since we declare no capability for it."""
+        if request.method == "session/request_permission":
+            self._take_question(request)
+            return
+        data = Raw(msgspec.json.encode({"method": request.method}))
+        message = f"Method not found: {request.method}"
+        self._wire.reply_error(request.id, ErrorObject(code=METHOD_NOT_FOUND, message=message, data=data))
+
+    def on_noise(self, line: bytes) -> None:
+        """Takes a line of stdout that is no message."""
+        text = clean(line)
+        if text:
+            for admitted in self._noise_gate.admit([text], trio.current_time()):
+                self._sink.emit(events.AgentNoise(text=admitted))
+
+    def on_oversized(self) -> None:
+        """Takes the loss of a line: the turn has just ended with an error, so the agent should end it too."""
+        self._emit(events.Error(source="agent", message=LineTooLong().message))
+        self._wire.notify("session/cancel", {"sessionId": self.session_id})
+        self._withdraw_questions()
+
+    def _take_update(self, params: Raw) -> None:
+        update = acp_updates.read_update(params)
+        if self.session_id and update.session_id not in ("", self.session_id):
+            # A subagent's session, or one that was left behind: kept, but not as words of this one.
+            self._emit(events.SessionUpdate(update=params))
+            return
+        if self._is_replaying and not isinstance(update.event, acp_updates.STATE_EVENTS):
+            self._replayed += 1
+            self._replayed_at = trio.current_time()
+            return
+        self._note(update.event, update.kind)
+        self._emit(update.event)
+
+    def _note(self, event: Event, kind: str) -> None:
+        """Keeps what later messages refer to."""
+        match event:
+            case events.ToolCall() | events.ToolCallUpdate():
+                self._note_tool(event)
+            case events.SessionMode():
+                self.offers.take_mode(event.currentModeId)
+            case events.SessionUsage():
+                self._meter.take(event.cost)
+            case events.SessionUpdate() if kind == "config_option_update":
+                self._note_config(event.update)
+            case _:
+                pass
+
+    def _note_tool(self, event: events.ToolCall | events.ToolCallUpdate) -> None:
+        known = self._tools.pop(event.toolCallId, KnownTool())
+        self._tools[event.toolCallId] = KnownTool(
+            title=event.title or known.title,
+            kind=event.kind or known.kind,
+            raw_input=event.rawInput.copy() if isinstance(event.rawInput, Raw) else known.raw_input,
+        )
+        if len(self._tools) > KNOWN_TOOLS_LIMIT:
+            del self._tools[next(iter(self._tools))]
+
+    def _note_config(self, update: Raw) -> None:
+        try:
+            self.offers.take_config(msgspec.json.decode(update, type=ConfigResult).config_options)
+        except msgspec.ValidationError:
+            return  # the event has it; what can be set stays as it was
+
+    def _emit(self, event: Event) -> None:
+        if self._held is None:
+            self._sink.emit(event)
+            return
+        self._held.append(event)
+        if len(self._held) > HELD_LIMIT:
+            self._release()
+
+    def _release(self) -> None:
+        held, self._held = self._held or [], None
+        for event in held:
+            self._sink.emit(event)
+
+    # Questions
+
+    def _take_question(self, request: IncomingRequest) -> None:
+        try:
+            ask = acp_permissions.read_ask(request.params, self._tools, self._profile)
+        except msgspec.DecodeError as problem:
+            self._wire.reply_error(request.id, ErrorObject(code=INVALID_PARAMS, message=str(problem)))
+            return
+        is_cancelling = self._turn is not None and self._turn.is_cancelling
+        if self._is_closing or is_cancelling or len(self._questions) >= QUESTIONS_LIMIT:
+            self._wire.reply(request.id, acp_permissions.outcome(PermissionAnswer(option_id=None)))
+            return
+        question = self._questions[request.id] = _Question(request.id, ask)
+        self._to_ask.send_nowait(question)
+
+    async def _ask_in_order(self, nursery: trio.Nursery) -> None:
+        """Starts asking each question before the next one, in the order in which the agent asked."""
+        async for question in self._asked:
+            await nursery.start(self._ask, question)
+
+    async def _ask(self, question: _Question, *, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        answer = PermissionAnswer(option_id=None)
+        if not question.scope.cancel_called:
+            with question.scope:
+                answer = await self._sink.ask_permission(question.ask)
+        if self._questions.get(question.request_id) is question:
+            del self._questions[question.request_id]
+        self._wire.reply(question.request_id, acp_permissions.outcome(answer))
+
+    def _withdraw_question(self, params: Raw) -> None:
+        try:
+            request_id = msgspec.json.decode(params, type=CancelRequestParams).request_id
+        except msgspec.ValidationError:
+            return
+        question = self._questions.get(request_id)
+        if question is not None:
+            question.scope.cancel()
+
+    def _withdraw_questions(self) -> None:
+        for question in self._questions.values():
+            question.scope.cancel()
+
+    # Opening, for `acp`
+
+    async def call(self, method: str, params: object, result: type[T]) -> T:
+        """The decoded result of a call; raises as `AcpWire.call`, and `msgspec.ValidationError`."""
+        return msgspec.json.decode(await self._wire.call(method, params), type=result)
+
+    async def wait_replayed(self) -> int:
+        """Waits until the replay of an earlier session is over; how many updates it had.
+
+        Nothing marks its end: some agents replay on after their answer to `session/load`. So it is over when the
+        agent has been quiet for as long as its profile says.
+        """
+        quiet = self._profile.replay_quiet_seconds
+        self._replayed_at = trio.current_time()
+        with trio.move_on_after(REPLAY_LIMIT_SECONDS):
+            while trio.current_time() < self._replayed_at + quiet:  # noqa: ASYNC110  # nothing can notify us of silence
+                await trio.sleep_until(self._replayed_at + quiet)
+        self._is_replaying = False
+        return self._replayed
+
+    def start_replay(self) -> None:
+        """From now on, what was said and done is history, and not told again."""
+        self._is_replaying = True
+
+    def finish_opening(self) -> None:
+        """The session is open: what was held back is told once the caller has met its next checkpoint."""
+        self._is_open.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Runs the session's tasks until `close`."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                process_ended, stderr_ended = trio.Event(), trio.Event()
+                nursery.start_soon(self._wire.read)
+                nursery.start_soon(self._wire.write)
+                nursery.start_soon(self._read_stderr, stderr_ended)
+                nursery.start_soon(self._release_when_open)
+                nursery.start_soon(self._ask_in_order, nursery)
+                nursery.start_soon(self._watch, process_ended, stderr_ended)
+                task_status.started()
+
+    async def _release_when_open(self) -> None:
+        await self._is_open.wait()
+        self._release()
+
+    async def _read_stderr(self, ended: trio.Event) -> None:
+        await self._process.read_stderr(self._tail, lambda text: self._sink.emit(events.AgentStderr(text=text)))
+        ended.set()
+
+    # The end
+
+    async def _watch(self, process_ended: trio.Event, stderr_ended: trio.Event) -> None:
+        """Notices the agent's end: its process is gone, or it has closed its side."""
+        returncode: int | None = None
+
+        async def wait_process(either: trio.Event) -> None:
+            nonlocal returncode
+            returncode = await self._process.wait()
+            process_ended.set()
+            either.set()
+
+        async def wait_closed(either: trio.Event) -> None:
+            await self._wire.closed.wait()
+            either.set()
+
+        either = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_process, either)
+            nursery.start_soon(wait_closed, either)
+            await either.wait()
+            with trio.move_on_after(DRAIN_SECONDS):
+                await process_ended.wait()
+                await self._wire.closed.wait()
+                await stderr_ended.wait()
+            nursery.cancel_scope.cancel()
+        self._exit = AgentExit(returncode=returncode, stderr_tail=self._tail.text())
+        self._is_gone.set()
+        self._withdraw_questions()
+        self._wire.give_up(self._exit)
+
+    async def wait_exited(self) -> AgentExit:
+        """Waits for the agent's end; see `base.Session.wait_exited`."""
+        await self._is_gone.wait()
+        assert self._exit is not None
+        return self._exit
+
+    async def close(self, graces: Graces) -> StopResult:
+        """Ends the agent and all that it started; see `base.Session.close`."""
+        self._is_closing = True
+        self._withdraw_questions()
+        async with self._stop_lock:
+            if self._stop_result is None:
+                with trio.move_on_after(FLUSH_SECONDS):
+                    await self._wire.wait_flushed()
+                self._stop_result = await self._process.stop(self._graces(graces))
+                with trio.move_on_after(DRAIN_SECONDS):
+                    await self._is_gone.wait()
+                self._scope.cancel()
+        return self._stop_result
+
+    def _graces(self, graces: Graces) -> Graces:
+        if self._profile.ends_on_stdin_close:
+            return graces
+        return msgspec.structs.replace(graces, stdin_seconds=0.0)

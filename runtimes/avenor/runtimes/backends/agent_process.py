@@ -1,0 +1,157 @@
+"""An agent's program: starting it so that all it starts can be found again, its stderr, and its end.
+
+Owns the process and its pipes. What is said over stdin and stdout is the wire's.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Mapping, Sequence
+from subprocess import PIPE
+
+import trio
+
+from avenor.host.identity import ProcessId, process_id
+from avenor.host.ladder import Graces, StopResult, stop_tree
+from avenor.host.procs import ProcsFile
+from avenor.protocol.errors import SpawnError
+from avenor.runtimes.backends.agent_text import Gate, TextLines
+from avenor.runtimes.backends.base import StderrTail
+
+READ_BYTES = 65536
+REAP_SECONDS = 2.0  # After the process is known to be dead: the kernel owes us its status at once.
+
+# The system is short of something that may come back; all other causes stay until somebody mends them.
+_PASSING_ERRORS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY})
+
+
+class AgentProcess:
+    """A started agent. Its pipes are closed by `stop`.
+
+    Args:
+        process: Just started, with all three pipes.
+        identity: Which process it is; None if it was gone before that could be read.
+        tag: Name and value of the variable in the environment of all that it starts.
+        owns_children: Everything below our own process may be ended with it.
+    """
+
+    def __init__(
+        self, process: trio.Process, identity: ProcessId | None, tag: tuple[str, str], *, owns_children: bool
+    ) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._process = process
+        self._identity = identity
+        self._tag = tag
+        self._owns_children = owns_children
+        self.stdin = process.stdin
+        self.stdout = process.stdout
+        self._stderr = process.stderr
+
+    @property
+    def pid(self) -> int:
+        """The program's process id; it may be another's after `stop`."""
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """Waits for the program's end; its return code, negative for a signal."""
+        return await self._process.wait()
+
+    async def read_stderr(self, tail: StderrTail, emit: Callable[[str], None]) -> None:
+        """Reads stderr to its end: every line into the tail, and as many as the gate lets through to `emit`."""
+        lines, gate = TextLines(), Gate()
+
+        def tell(new: list[str]) -> None:
+            for line in new:
+                tail.add(line)
+            for line in gate.admit(new, trio.current_time()):
+                emit(line)
+
+        try:
+            while data := await self._stderr.receive_some(READ_BYTES):
+                tell(lines.feed(bytes(data)))
+        except trio.ClosedResourceError:
+            pass  # we closed the pipe: the agent is being stopped
+        tell(lines.rest())
+        for line in gate.summary():
+            emit(line)
+
+    async def stop(self, graces: Graces) -> StopResult:
+        """Ends the program and all that it started, reaps it, and closes its pipes.
+
+        Cancellation: Shield it; cancelled, it may leave processes, and can be called again.
+        """
+        roots = [] if self._identity is None else [self._identity]
+        result = await stop_tree(
+            roots=roots,
+            tag=self._tag,
+            close_stdin=self._close_stdin,
+            graces=graces,
+            own_children_of=os.getpid() if self._owns_children else None,
+        )
+        with trio.move_on_after(REAP_SECONDS):
+            await self._process.wait()
+        for pipe in (self.stdin, self.stdout, self._stderr):
+            await pipe.aclose()
+        return result
+
+    async def _close_stdin(self) -> None:
+        await self.stdin.aclose()
+
+
+async def start_agent(
+    argv: Sequence[str],
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    tag: tuple[str, str],
+    install: str,
+    procs: ProcsFile | None,
+    owns_children: bool = False,
+) -> AgentProcess:
+    """Starts a program in a session of its own and records it.
+
+    Args:
+        argv: The program line; the program is looked for on the PATH of `env`.
+        cwd: Its working directory.
+        env: Its whole environment; the tag is added.
+        tag: Name and value of the variable by which everything that it starts is found again.
+        install: How to get the program, for the error when it is missing.
+        procs: Where the process is recorded for the sweep after a crash.
+        owns_children: See `AgentProcess`.
+
+    Raises:
+        SpawnError: It cannot be started; `retryable` if the system was only short of something.
+    """
+    try:
+        process = await trio.lowlevel.open_process(
+            list(argv),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            cwd=cwd,
+            env={**env, tag[0]: tag[1]},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise _spawn_error(error, argv[0], cwd, install) from error
+    identity = process_id(process.pid)
+    if procs is not None and identity is not None:
+        procs.append(identity, pgid=process.pid)
+    return AgentProcess(process, identity, tag, owns_children=owns_children)
+
+
+def _spawn_error(error: OSError, program: str, cwd: str, install: str) -> SpawnError:
+    if not os.path.isdir(cwd):
+        message = f"cannot start {program}: the working directory {cwd} is not there"
+    elif isinstance(error, FileNotFoundError):
+        message = f"{program} is not installed, or not on the PATH: {install}"
+    elif error.errno == errno.ENOEXEC:
+        message = f"cannot start {program}: it is no program that this system runs; {install}"
+    elif isinstance(error, PermissionError):
+        message = f"cannot start {program}: it is not executable, or {cwd} may not be entered; {install}"
+    else:
+        message = f"cannot start {program}: {error.strerror}"
+    return SpawnError(
+        message, data={"program": program, "errno": error.errno}, retryable=error.errno in _PASSING_ERRORS
+    )
