@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-CODE := stable control runtimes protocol tests
+PACKAGES := stable control runtimes protocol
+CODE := $(PACKAGES) tests
 # pyright must find this interpreter first.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-agents agents format lint type cover check bench docs dist clean
+.PHONY: help setup demo test test-agents agents format lint type cover check bench picture dist clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,6 +22,8 @@ $(VENV)/.made:
 
 $(VENV)/.setup: pyproject.toml $(VENV)/.made
 	$(PIP) install --editable .
+	@# Commands must start fast also where Python may not write its bytecode by itself.
+	$(BIN)/python -m compileall -q $(PACKAGES)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.setup
@@ -67,6 +70,10 @@ check: lint type cover  ## What must be green before a commit
 bench: $(VENV)/.dev  ## Speed and memory, side by side with other supervisors
 	$(PIP) install --group bench
 	$(BIN)/python -m tests.bench
+
+picture: $(VENV)/.dev  ## Draw the README's picture from a real run of the demo
+	$(PIP) install --group docs
+	$(BIN)/python docs/picture.py
 
 dist: $(VENV)/.dev  ## Build the wheel
 	$(BIN)/python -m hatchling build -t wheel

@@ -1,0 +1,184 @@
+"""The commands of `avenor`, as data; those of `control` are in `control_table`."""
+
+from avenor.cli.control_table import CONTROL
+from avenor.cli.run_flags import SPEC_FLAGS
+from avenor.cli.table import CHOICE, COUNT, DIRECTORY, DURATION, FILE, SWITCH, TEXT, Argument, Command, Flag
+
+SHELLS = ("bash", "zsh", "fish")
+
+RUN = Command(
+    "run",
+    "run one agent to the end",
+    flags=(
+        *SPEC_FLAGS,
+        Flag(
+            "--control-socket",
+            FILE,
+            "open a control socket while the run lasts; relative to where you are",
+            metavar="PATH",
+        ),
+        Flag("--quiet", SWITCH, "print nothing but errors"),
+    ),
+    about=(
+        "The word `run` may be left out. The run ends when its work and its prompt queue are empty and the agent's "
+        "processes are gone. Times are written 250ms, 30s, 5m, 1h30m or 7d; a bare number is seconds."
+    ),
+    examples=(
+        'avenor run --prompt "List the files in this directory and exit." --sentinel-file run.done',
+        'avenor --backend scripted --prompt "say hello"',
+    ),
+    prints="on a terminal the turn, live; else only the agent's final reply, and everything else on stderr",
+    exits=(
+        (0, "the agent finished its turn"),
+        (1, "it failed, or usage"),
+        (2, "the agent refused"),
+        (3, "it ran out of tokens"),
+        (4, "it ran out of requests for one turn"),
+        (5, "blocked: a person is needed"),
+        (6, "the budget is used up"),
+        (124, "a timeout"),
+        (130, "cancelled, or ended by a signal"),
+    ),
+    hidden_name=True,
+)
+STABLE = Command(
+    "stable",
+    "supervise many runs behind one socket",
+    flags=(
+        Flag(
+            "--control-socket",
+            FILE,
+            "the socket to serve",
+            metavar="PATH",
+            default="$XDG_RUNTIME_DIR/avenor/stable.sock, else ~/.avenor/stable.sock",
+        ),
+        Flag(
+            "--state-dir",
+            DIRECTORY,
+            "where the runtimes' directories are",
+            metavar="DIR",
+            default="$XDG_STATE_HOME/avenor/stable/<id of the socket path>",
+        ),
+        Flag("--max-runtimes", COUNT, "how many runtimes may work at once", metavar="N", default="16"),
+        Flag("--queue", COUNT, "how many spawns may wait for a place; 0 refuses them", metavar="N", default="64"),
+        Flag(
+            "--max-tree",
+            COUNT,
+            "how many runtimes may live in one tree of parents and children",
+            metavar="N",
+            default="64",
+        ),
+        Flag(
+            "--max-parked", COUNT, "how many idle runtimes keep their agent; the oldest goes", metavar="N", default="16"
+        ),
+        Flag(
+            "--idle-timeout",
+            DURATION,
+            "stop when there was no live runtime and no client for so long",
+            metavar="TIME",
+            default="off",
+        ),
+        Flag(
+            "--parked-timeout",
+            DURATION,
+            "how long an idle runtime is kept for another prompt",
+            metavar="TIME",
+            default="30m",
+        ),
+        Flag(
+            "--shutdown-timeout",
+            DURATION,
+            "how long a graceful shutdown waits before it kills",
+            metavar="TIME",
+            default="10s",
+        ),
+        Flag(
+            "--on-sigterm",
+            CHOICE,
+            "what SIGTERM means: cancel the runs, or leave them running",
+            metavar="graceful|detach",
+            default="graceful",
+            choices=("graceful", "detach"),
+        ),
+        Flag(
+            "--permission-claim-timeout",
+            DURATION,
+            "how long a connected owner has before the file handler is tried as well, where a spawn does not say",
+            metavar="TIME",
+            default="30s",
+        ),
+        Flag(
+            "--log-level",
+            CHOICE,
+            "the least important messages to log",
+            metavar="LEVEL",
+            default="info",
+            choices=("debug", "info", "warning", "error"),
+        ),
+        Flag(
+            "--log-format",
+            CHOICE,
+            "how to log, on stderr",
+            metavar="console|json",
+            default="console on a terminal, else json",
+            choices=("console", "json"),
+        ),
+    ),
+    about=(
+        "Every run is a process of its own that outlives the supervisor. SIGINT shuts down gracefully, SIGHUP leaves "
+        "the runs running, a second SIGINT or SIGTERM kills."
+    ),
+    examples=("avenor stable", "avenor stable --control-socket /tmp/avenor-stable.sock --max-runtimes 4"),
+    prints="nothing; its log is on stderr",
+    exits=((0, "it was asked to stop, and did"), (1, "it could not start, or failed"), (2, "usage")),
+)
+ANSWER = Command(
+    "answer",
+    "answer a permission request that a run wrote to a file",
+    arguments=(
+        Argument("BASE", FILE, "as in --permission-handler file:BASE: the request is in BASE.req", required=True),
+    ),
+    flags=(
+        Flag("--option", TEXT, "the id of the option; not needed with --outcome cancelled", metavar="ID"),
+        Flag("--message", TEXT, "a word to the agent with the answer", metavar="TEXT"),
+        Flag(
+            "--outcome",
+            CHOICE,
+            "choose an option, or refuse to choose",
+            metavar="selected|cancelled",
+            default="selected",
+            choices=("selected", "cancelled"),
+        ),
+        Flag("--force", SWITCH, "replace an answer that is already there"),
+    ),
+    examples=("avenor answer run.perm --option once", "avenor answer run.perm --outcome cancelled"),
+    prints="`answered`",
+    exits=(
+        (0, "the answer is written"),
+        (1, "a file cannot be read or written"),
+        (2, "no request there, an option that is not offered, an answer that is already there, or usage"),
+    ),
+)
+COMPLETION = Command(
+    "completion",
+    "print a completion script for a shell",
+    arguments=(Argument("SHELL", CHOICE, "the shell", choices=SHELLS, required=True),),
+    examples=('eval "$(avenor completion bash)"', "avenor completion fish > ~/.config/fish/completions/avenor.fish"),
+    prints="the script",
+    exits=((0, "done"), (2, "usage")),
+)
+
+ROOT = Command(
+    "",
+    "supervises coding agents",
+    flags=(Flag("--version", SWITCH, "print the version"),),
+    about="Flags without a command mean `run`. `avenor COMMAND --help` tells more.",
+    examples=(
+        'avenor --prompt "List the files in this directory and exit."',
+        "avenor stable",
+        'avenor control spawn --prompt "Review PR #42" --label review-42',
+        "avenor control list",
+    ),
+    exits=((0, "done"), (2, "usage")),
+    commands=(RUN, STABLE, CONTROL, ANSWER, COMPLETION),
+)

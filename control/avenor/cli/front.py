@@ -1,0 +1,78 @@
+"""All of the command line but `control`: help, version, and the way to the other commands."""
+
+from collections.abc import Callable, Sequence
+
+from avenor.cli import commands
+from avenor.cli.helptext import help_text, usage_error_text
+from avenor.cli.output import complain, write_text
+from avenor.cli.parsing import HelpAsked, UsageError, looks_like_flag, unknown_word
+from avenor.cli.table import Command
+from avenor.cli.terminal import style_for
+
+
+def front(words: Sequence[str]) -> int:
+    """Run a command line whose first word is not `control`, and give its exit status."""
+    try:
+        return _go(list(words))
+    except HelpAsked as asked:
+        write_text(help_text(asked.command, style_for(1)))
+        return 0
+    except UsageError as error:
+        complain(usage_error_text(error.command, error.message))
+        return 2
+
+
+def version() -> str:
+    """The version of the installed package."""
+    from importlib.metadata import version
+
+    return version("avenor")
+
+
+def _go(words: list[str]) -> int:
+    if not words:
+        raise UsageError("a command or --prompt is needed", commands.ROOT)
+    first, *rest = words
+    if first == "--version":
+        write_text(f"avenor {version()}\n")
+        return 0
+    if first in ("--help", "-h"):
+        raise HelpAsked(commands.ROOT)
+    if looks_like_flag(first):
+        return _run(words)
+    known = {command.word: action for command, action in _ACTIONS}
+    if first not in known:
+        raise UsageError(unknown_word(first, [command.word for command in commands.ROOT.commands]), commands.ROOT)
+    return known[first](rest)
+
+
+def _run(words: list[str]) -> int:
+    from avenor.cli.run import run
+
+    return run(words)
+
+
+def _stable(words: list[str]) -> int:
+    from avenor.cli.stable import stable
+
+    return stable(words)
+
+
+def _answer(words: list[str]) -> int:
+    from avenor.cli.answer import answer
+
+    return answer(words)
+
+
+def _completion(words: list[str]) -> int:
+    from avenor.cli.completion import completion
+
+    return completion(words)
+
+
+_ACTIONS: tuple[tuple[Command, Callable[[list[str]], int]], ...] = (
+    (commands.RUN, _run),
+    (commands.STABLE, _stable),
+    (commands.ANSWER, _answer),
+    (commands.COMPLETION, _completion),
+)

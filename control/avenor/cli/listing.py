@@ -1,0 +1,133 @@
+"""The table that `avenor control list` shows on a terminal."""
+
+from __future__ import annotations
+
+from avenor.cli.safetext import clip, columns_of, one_line, pad
+from avenor.cli.terminal import Style
+from avenor.cli.untyped import object_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+HEADINGS = ("ID", "STATUS", "ELAPSED", "LABEL", "PHASE", "PERMISSION", "TOKENS")
+# These give way when the terminal is too narrow, the widest first, but not below this.
+_ELASTIC = (3, 4, 5)
+_LEAST_COLUMNS = 8
+_GAP = 2
+
+_COLOURS = {
+    "running": ("green",),
+    "starting": ("cyan",),
+    "queued": ("dim",),
+    "idle": ("blue",),
+    "asking": ("yellow", "bold"),
+    "retrying": ("yellow",),
+    "DONE": ("dim",),
+}
+
+
+def render(snapshots: list[dict[str, Any]], *, style: Style, columns: int, now_ms: int) -> str:
+    """The table, one line a runtime.
+
+    Args:
+        snapshots: As `list` answers them.
+        style: How to paint.
+        columns: The width of the terminal.
+        now_ms: Unix milliseconds, for the elapsed times.
+    """
+    if not snapshots:
+        return "no runtimes\n"
+    rows = [_cells(snapshot, now_ms) for snapshot in snapshots]
+    widths = _widths([HEADINGS, *rows], columns)
+    lines = [style.paint(_row(HEADINGS, widths), "bold")]
+    for row in rows:
+        cells = [pad(clip(cell, width), width) for cell, width in zip(row, widths, strict=True)]
+        word = row[1].partition(" ")[0]
+        cells[1] = style.paint(cells[1], *_COLOURS.get(word, ("red",)))
+        cells[5] = style.paint(cells[5], "yellow") if row[5] else cells[5]
+        lines.append((" " * _GAP).join(cells).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _cells(snapshot: dict[str, Any], now_ms: int) -> tuple[str, ...]:
+    usage = object_in(snapshot["usage"])
+    tokens = usage.get("total_tokens") or 0
+    cells = (
+        snapshot["runtime_id"] or snapshot["run_id"],
+        _status(snapshot),
+        _elapsed(snapshot, now_ms),
+        snapshot["label"] or "",
+        "" if snapshot["status"] == "ended" else _phase(snapshot),
+        _permission(snapshot),
+        count_text(tokens) if tokens else "",
+    )
+    return tuple(map(one_line, cells))
+
+
+def _status(snapshot: dict[str, Any]) -> str:
+    if snapshot["status"] == "ended":
+        outcome = snapshot["outcome"] or "ended"
+        return f"{outcome} {snapshot['exit_code']}" if outcome == "FAILED" else str(outcome)
+    if snapshot["pending_permission"]:
+        return "asking"
+    if snapshot["turn_state"] == "retrying":
+        return f"retrying {snapshot['retry_attempt']}/{snapshot['max_retries']}"
+    return str(snapshot["status"])
+
+
+def _phase(snapshot: dict[str, Any]) -> str:
+    names = [phase["name"] for phase in snapshot["phases"] if phase["state"] == "running"]
+    parts = [", ".join(names), snapshot["phase"] or "", snapshot["phase_label"] or ""]
+    return ": ".join(part for part in parts if part)
+
+
+def _permission(snapshot: dict[str, Any]) -> str:
+    permission = snapshot["permission"]
+    if permission is None:
+        return ""
+    more = len(snapshot["permissions"]) - 1
+    text = f"{permission['request_id']} {permission['question'] or permission['tool']}"
+    return f"{text} (+{more})" if more > 0 else text
+
+
+def _elapsed(snapshot: dict[str, Any], now_ms: int) -> str:
+    started = snapshot["started_at"]
+    if started is None:
+        return ""
+    return elapsed_text(((snapshot["ended_at"] or now_ms) - started) / 1000)
+
+
+def elapsed_text(seconds: float) -> str:
+    """A time span in at most two units: `8s`, `3m12s`, `2h05m`, `3d04h`."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def count_text(count: int) -> str:
+    """A count in three or four characters: `940`, `12.3k`, `1.2M`."""
+    if count < 1000:
+        return str(count)
+    if count < 999_950:
+        return f"{count / 1000:.1f}k"
+    return f"{count / 1_000_000:.1f}M"
+
+
+def _widths(rows: list[tuple[str, ...]], columns: int) -> list[int]:
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
+    while sum(widths) + _GAP * (len(widths) - 1) > columns:
+        widest = max(_ELASTIC, key=lambda index: widths[index])
+        if widths[widest] <= _LEAST_COLUMNS:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _row(cells: tuple[str, ...], widths: list[int]) -> str:
+    return (" " * _GAP).join(pad(cell, width) for cell, width in zip(cells, widths, strict=True)).rstrip()

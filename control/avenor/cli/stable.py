@@ -1,0 +1,48 @@
+"""`avenor stable`: flags to the options of a supervisor, and the supervisor in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from avenor.cli.commands import STABLE
+from avenor.cli.parsing import UsageError, Values, parse
+from avenor.cli.socket_path import default_socket
+from avenor.stable.options import Options
+
+_AT_LEAST_ONE = ("max_runtimes", "max_tree")
+
+
+def stable(words: Sequence[str]) -> int:
+    """Run `avenor stable` with these words and give its exit status.
+
+    Raises:
+        UsageError: They make no sense.
+        HelpAsked: They ask for help.
+    """
+    options = supervisor_options(parse(STABLE, words))
+    from avenor.stable.supervisor import run_supervisor
+
+    return run_supervisor(options)
+
+
+def supervisor_options(values: Values) -> Options:
+    """The options that the flags ask for; paths become absolute.
+
+    Raises:
+        UsageError: They cannot be used.
+    """
+    given = {flag.key: values.raw(flag.key) for flag in STABLE.flags if flag.key in values}
+    for flag in STABLE.flags:
+        if flag.key in _AT_LEAST_ONE and given.get(flag.key) == 0:
+            raise UsageError(f"{flag.name}: it must be 1 or more", STABLE)
+        if given.get(flag.key) == "":
+            raise UsageError(f"{flag.name}: it is empty", STABLE)
+    given["control_socket"] = os.path.abspath(values.text("control_socket") or default_socket())
+    if "state_dir" in given:
+        given["state_dir"] = os.path.abspath(values.text("state_dir") or "")
+    if given.get("idle_timeout") == 0:
+        given["idle_timeout"] = None
+    return msgspec.convert(given, Options)
