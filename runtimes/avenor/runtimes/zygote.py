@@ -1,0 +1,147 @@
+"""The warm process that runtimes are forked from: `python -m avenor.runtimes.zygote FD`.
+
+It has imported everything that a runtime needs, has one thread and one socket, and forks on request, which takes a
+millisecond where a fresh interpreter takes a hundred and fifty. What it was started by can die at any time: it then
+ends, and what it forked lives on.
+
+Requests are JSON lines `{"path": DIRECTORY}`, each with one descriptor: the readiness pipe of that runtime. Its end
+without a word means that there is no such runtime, so a request that dies with us in the socket is answered too.
+Reports are JSON lines: `{"path": …, "pid": …, "start_ticks": …}` for a fork, `{"exited": PID, "status": …}` for an end.
+"""
+
+import gc
+import importlib
+import os
+import pkgutil
+import select
+import signal
+import socket
+import sys
+from typing import Any, Final
+
+import msgspec
+import trio
+
+import avenor.runtimes
+from avenor.host.identity import read_stat
+from avenor.protocol import events, methods, spec
+from avenor.protocol.errors import SpawnError
+from avenor.runtimes.detach import become_runtime, reset_signals, tell_error
+
+_READ_BYTES: Final = 64 * 1024
+# More than the kernel gives with one message that carries one descriptor each.
+_MAX_FDS: Final = 64
+
+
+class _Request(msgspec.Struct):
+    path: str
+
+
+_decode_request: Final = msgspec.json.Decoder(_Request).decode
+
+
+class Zygote:
+    """Serves one socket until its other end is closed.
+
+    Args:
+        control: A connected stream socket, blocking; descriptors come with the lines.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._partial = b""
+        self._fds: list[int] = []
+        self._children: set[int] = set()
+
+    def serve(self) -> None:
+        """Fork and reap; returns when whoever asked has gone."""
+        wake_out, wake_in = os.pipe()
+        os.set_blocking(wake_out, False)
+        os.set_blocking(wake_in, False)
+        signal.signal(signal.SIGCHLD, _wake_up)
+        signal.set_wakeup_fd(wake_in)
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        poller.register(wake_out, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poller.poll()}
+            if wake_out in ready:
+                os.read(wake_out, _READ_BYTES)
+                self._reap()
+            if self._control.fileno() in ready and not self._take_requests():
+                return
+
+    def _take_requests(self) -> bool:
+        data, fds, _, _ = socket.recv_fds(self._control, _READ_BYTES, _MAX_FDS)
+        self._fds += fds
+        if not data:
+            return False
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            self._fork(_decode_request(line).path, self._fds.pop(0))
+        return True
+
+    def _fork(self, path: str, ready_fd: int) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            tell_error(ready_fd, SpawnError(f"cannot fork a runtime: {error.strerror}", retryable=True))
+            os.close(ready_fd)
+            return
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            become_runtime(path, ready_fd)
+        os.close(ready_fd)
+        self._children.add(pid)
+        found = read_stat(pid)
+        self._tell({"path": path, "pid": pid, "start_ticks": found.id.start_ticks if found else 0})
+
+    def _reap(self) -> None:
+        for pid in list(self._children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self._children.discard(pid)
+                self._tell({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+
+    def _tell(self, report: dict[str, Any]) -> None:
+        self._control.sendall(msgspec.json.encode(report) + b"\n")
+
+
+def preload() -> None:
+    """Import all that a runtime may import, and do once what is slow the first time, so that no fork has to.
+
+    msgspec looks into a struct when it first makes a decoder for it; trio makes parts of itself in its first run.
+    """
+    for found in pkgutil.walk_packages(avenor.runtimes.__path__, "avenor.runtimes."):
+        if not found.name.endswith(".__main__"):
+            importlib.import_module(found.name)
+    for module in (events, methods, spec):
+        for each in vars(module).values():
+            if isinstance(each, type) and issubclass(each, msgspec.Struct):
+                msgspec.json.Decoder(each)
+    trio.run(trio.lowlevel.checkpoint)
+
+
+def main(control_fd: int) -> None:
+    """Serve the socket that is open as `control_fd`."""
+    os.setsid()
+    os.chdir("/")
+    reset_signals()
+    preload()
+    gc.collect()
+    # Frozen objects are never visited by the collector, so their pages stay shared with every fork.
+    gc.freeze()
+    gc.disable()
+    try:
+        Zygote(socket.socket(fileno=control_fd)).serve()
+    except (BrokenPipeError, ConnectionResetError):
+        return
+
+
+def _wake_up(_number: int, _frame: object) -> None:
+    """A handler must exist for the wake-up descriptor to be written to."""
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

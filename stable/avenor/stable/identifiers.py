@@ -1,0 +1,81 @@
+"""Runtime ids: `rt_1`, `rt_2` …, each given once in the life of a state directory.
+
+Making the directory allocates the id. The high-water mark keeps ids of directories that were pruned from coming back.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from avenor.host.atomic import write_atomic
+
+_NAME: Final = re.compile(r"rt_([1-9][0-9]*)")
+_MARK: Final = "high-water"
+
+
+def runtime_number(name: str) -> int | None:
+    """The number in a runtime's id, None for any other name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def list_runtimes(state_dir: Path) -> list[str]:
+    """The ids that have a directory, in order of their numbers."""
+    numbers = [number for entry in os.scandir(state_dir) if (number := runtime_number(entry.name)) is not None]
+    return [f"rt_{number}" for number in sorted(numbers)]
+
+
+class Identifiers:
+    """Gives out ids. Only the holder of the state directory's lock has one.
+
+    Args:
+        state_dir: The directory of the runtimes' directories.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._marking = threading.Lock()
+        self._last = max([_read_mark(state_dir), *_numbers(list_runtimes(state_dir))])
+
+    def allocate(self) -> tuple[str, Path]:
+        """A new id and its new, empty directory (0700).
+
+        Raises:
+            OSError: The directory cannot be made; no id was used.
+        """
+        while True:
+            number = self._last + 1
+            path = self._state_dir / f"rt_{number}"
+            try:
+                path.mkdir(mode=0o700)
+            except FileExistsError:
+                self._last = number
+                continue
+            self._last = number
+            return path.name, path
+
+    def write_mark(self) -> None:
+        """Write down the highest number given, for when its directory is gone. From any thread.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        with self._marking:  # so that an older number never replaces a newer one
+            write_atomic(self._state_dir / _MARK, f"{self._last}\n".encode(), durable=False)
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    return [number for name in names if (number := runtime_number(name)) is not None]
+
+
+def _read_mark(state_dir: Path) -> int:
+    try:
+        return int((state_dir / _MARK).read_text())
+    except (FileNotFoundError, ValueError):  # a damaged mark counts for nothing; the directories are still there
+        return 0

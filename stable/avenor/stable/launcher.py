@@ -1,0 +1,195 @@
+"""Where runtimes run: three verbs, so that another machine or a scheduler can stand behind the same three.
+
+A launcher is given the path of a runtime's directory and nothing else. What to run is in the record there.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+import trio
+
+from avenor.host import tree
+from avenor.host.identity import ProcessId
+from avenor.host.ladder import Graces, StopResult, stop_tree
+from avenor.host.lock import is_locked
+from avenor.host.procs import ProcsFile
+from avenor.host.rundir import RunDir
+from avenor.protocol.errors import ErrorObject, SpawnError, from_wire
+from avenor.stable.zygote import ZygoteKeeper
+
+# A fork is ready within milliseconds, a fresh interpreter within a second. What takes this long on a machine that
+# works at all is stuck.
+_READY_SECONDS: Final = 60.0
+_LINE_BYTES: Final = 64 * 1024
+_KILL: Final = Graces(stdin_seconds=0.0, term_seconds=0.0)
+
+# What a runtime marks all its processes with; `avenor.runtimes.environment` sets it.
+TREE_VARIABLE: Final = "AVENOR_TREE"
+
+_decode_error: Final = msgspec.json.Decoder(ErrorObject).decode
+
+
+class Launcher(Protocol):
+    """What the supervisor needs of a place where runtimes run."""
+
+    async def launch(self, path: Path) -> ProcessId:
+        """Start the runtime of a directory; returns when it answers on its socket.
+
+        Raises:
+            SpawnError: There is no such runtime now; its directory can be settled.
+
+        Cancellation: the runtime may have been started.
+        """
+        ...
+
+    def probe(self, path: Path) -> ProcessId | None:
+        """The living runtime of a directory, None if it is proven that there is none."""
+        ...
+
+    async def end(self, path: Path) -> StopResult:
+        """End the runtime of a directory without asking it, and all that it started; also when only that is left."""
+        ...
+
+    async def exit_status(self, path: Path) -> int | None:
+        """How the dead process of a directory ended, if anybody knows: an exit code, or minus a signal's number."""
+        ...
+
+    def forget(self, path: Path) -> None:
+        """The directory has been settled."""
+        ...
+
+
+class LocalLauncher:
+    """Runtimes as processes of this machine: forked from the zygote, or started plainly while there is none.
+
+    Args:
+        zygote: Kept by somebody else.
+        live_paths: The directories of the runtimes that are not settled, whose processes no sweep may touch.
+    """
+
+    def __init__(self, zygote: ZygoteKeeper, live_paths: Callable[[], Iterable[Path]]) -> None:
+        self._zygote = zygote
+        self._live_paths = live_paths
+        self._launched: set[Path] = set()
+
+    async def launch(self, path: Path) -> ProcessId:
+        """See `Launcher.launch`."""
+        self._launched.add(path)
+        said = await self._start_and_hear(path, self._zygote.fork_nowait)
+        if said is None:
+            # The zygote died with the request, or the fork died without a word: a plain start will tell why.
+            said = await self._start_and_hear(path, _start_plainly)
+        word, _, rest = (said or b"").partition(b" ")
+        if word != b"ready":
+            raise _spawn_error(path, rest if word == b"error" else b"")
+        process = RunDir(path).read_process()
+        if process is None:
+            raise SpawnError(f"{path}: the runtime says that it is ready, but not which process it is")
+        return process
+
+    def probe(self, path: Path) -> ProcessId | None:
+        """See `Launcher.probe`."""
+        directory = RunDir(path)
+        return directory.read_process() if is_locked(directory.lock_path) else None
+
+    async def end(self, path: Path) -> StopResult:
+        """See `Launcher.end`."""
+        directory = RunDir(path)
+        process = directory.read_process() or self._zygote.forked.get(str(path))
+        roots = [started.id for started in ProcsFile(directory.procs_path).read()]
+        tag = None
+        if process is not None:
+            roots.append(process)
+            tag = (TREE_VARIABLE, f"{process.pid}-{process.start_ticks}")
+        # What a runtime of ours leaves behind comes to us, whatever it did to its environment. What another
+        # supervisor's left behind went elsewhere, and only the tag can find it.
+        is_ours = path in self._launched
+        result = await stop_tree(
+            roots=roots,
+            tag=tag,
+            close_stdin=None,
+            graces=_KILL,
+            own_children_of=os.getpid() if is_ours else None,
+            spare_pids=self._spare_pids(path),
+        )
+        self.reap()
+        return result
+
+    async def exit_status(self, path: Path) -> int | None:
+        """See `Launcher.exit_status`."""
+        return await self._zygote.exit_status(path)
+
+    def forget(self, path: Path) -> None:
+        """Drop what is known of a directory whose runtime has been settled, and collect its exit status."""
+        self._launched.discard(path)
+        self._zygote.forget(path)
+        self.reap()
+
+    def reap(self) -> None:
+        """Collect the processes that ended as children of this one, the zygote left out."""
+        tree.reap_adopted(() if self._zygote.pid is None else (self._zygote.pid,))
+
+    def _spare_pids(self, path: Path) -> set[int]:
+        others = [RunDir(other).read_process() for other in self._live_paths() if other != path]
+        spared = {process.pid for process in others if process is not None}
+        return spared if self._zygote.pid is None else {*spared, self._zygote.pid}
+
+    async def _start_and_hear(self, path: Path, start: Callable[[Path, int], bool]) -> bytes | None:
+        """Start one process; returns what it says on its readiness pipe, None if it ended without a word."""
+        ready_out, ready_in = os.pipe()
+        try:
+            try:
+                if not start(path, ready_in):
+                    return None
+            finally:
+                os.close(ready_in)
+            os.set_blocking(ready_out, False)
+            with trio.fail_after(_READY_SECONDS):
+                return await _read_line(ready_out)
+        except trio.TooSlowError:
+            raise SpawnError(f"{path}: the runtime was not ready after {_READY_SECONDS:g} s") from None
+        finally:
+            os.close(ready_out)
+
+
+async def _read_line(fd: int) -> bytes | None:
+    said = b""
+    while b"\n" not in said:
+        await trio.lowlevel.wait_readable(fd)
+        try:
+            data = os.read(fd, _LINE_BYTES)
+        except BlockingIOError:  # woken for nothing
+            continue
+        if not data:
+            return None
+        said += data
+    return said.partition(b"\n")[0]
+
+
+def _start_plainly(path: Path, ready_fd: int) -> bool:
+    os.set_inheritable(ready_fd, True)
+    command = [sys.executable, "-P", "-m", "avenor.runtimes", str(path), str(ready_fd)]
+    try:
+        os.posix_spawn(
+            command[0],
+            command,
+            os.environ,
+            setsigmask=(),
+            setsigdef=[n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)],
+        )
+    except OSError as error:
+        raise SpawnError(f"{command[0]}: cannot start a runtime: {error.strerror}") from error
+    return True
+
+
+def _spawn_error(path: Path, rest: bytes) -> SpawnError:
+    try:
+        told = from_wire(_decode_error(rest))
+    except msgspec.DecodeError:
+        return SpawnError(f"{path}: the runtime ended before it was ready; see {RunDir(path).stderr_path}")
+    return SpawnError(told.message, data=told.data, retryable=told.retryable, reason=told.reason_word)

@@ -1,0 +1,53 @@
+"""What a supervisor is started with, as `avenor stable` reads it from its command line."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one supervisor. Durations are seconds.
+
+    Attributes:
+        control_socket: Where clients find it; absolute.
+        state_dir: Where the runtimes' directories are; absolute. None takes `default_state_dir`.
+        max_runtimes: How many runtimes may be starting or in a turn at once; parked ones do not count.
+        queue: How many spawns may wait for a place; 0 refuses them.
+        max_tree: How many live runtimes one tree of parents and children may have.
+        max_parked: How many parked runtimes keep their agent; beyond it the oldest is reaped.
+        idle_timeout: Stop after so long without a live runtime and without a client; None never.
+        parked_timeout: How long a runtime stays parked; 0 is for ever.
+        shutdown_timeout: How long a graceful shutdown waits before it kills.
+        permission_claim_timeout: For spawns that do not say; see `RunSpec`.
+        log_format: None is console on a terminal, else json.
+    """
+
+    control_socket: str
+    state_dir: str | None = None
+    max_runtimes: int = 16
+    queue: int = 64
+    max_tree: int = 64
+    max_parked: int = 16
+    idle_timeout: float | None = None
+    parked_timeout: float = 30 * 60.0
+    shutdown_timeout: float = 10.0
+    on_sigterm: Literal["graceful", "detach"] = "graceful"
+    permission_claim_timeout: float = 30.0
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] | None = None
+
+    @property
+    def state_path(self) -> Path:
+        """The state directory, with the default filled in."""
+        return Path(self.state_dir) if self.state_dir is not None else default_state_dir(self.control_socket)
+
+
+def default_state_dir(control_socket: str) -> Path:
+    """The state directory that belongs to a socket: the same one for every start on that path."""
+    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    # Twelve hex digits name one of a user's few sockets, and keep `control.sock` below the kernel's 107 bytes.
+    socket_id = hashlib.sha256(os.fsencode(os.path.abspath(control_socket))).hexdigest()[:12]
+    return Path(home) / "avenor" / "stable" / socket_id

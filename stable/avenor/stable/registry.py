@@ -1,0 +1,112 @@
+"""All runtimes of one supervisor, live and ended, and how they are found."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from avenor.control.hub import EventHub
+from avenor.protocol.errors import NoSuchRuntime
+from avenor.stable.runtime import Runtime
+
+# More candidates than this help nobody to choose.
+_SHOWN: Final = 20
+
+
+class Registry:
+    """The runtimes by id, in the order in which they came. Also the source of their hubs for the control server.
+
+    Attributes:
+        by_key: The runtime of each spawn that had a `key`.
+    """
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, Runtime] = {}
+        self._all: dict[str, Runtime] = {}
+        self._live: dict[str, Runtime] = {}
+        self._on_added: list[Callable[[EventHub], None]] = []
+
+    def __iter__(self) -> Iterator[Runtime]:
+        return iter(self._all.values())
+
+    @property
+    def live(self) -> tuple[Runtime, ...]:
+        """Those whose end is still to come."""
+        return tuple(self._live.values())
+
+    @property
+    def busy_count(self) -> int:
+        """How many of the places are taken."""
+        return sum(runtime.is_busy for runtime in self._live.values())
+
+    def add(self, runtime: Runtime) -> None:
+        """Take a runtime in, among its parent's children too."""
+        self._all[runtime.id] = runtime
+        if runtime.is_live:
+            self._live[runtime.id] = runtime
+        if runtime.record.key is not None:
+            self.by_key.setdefault(runtime.record.key, runtime)
+        parent = self._all.get(runtime.record.parent_id or "")
+        if parent is not None:
+            parent.state.children = [*parent.state.children, runtime.id]
+            parent.revise()
+        for action in self._on_added:
+            action(runtime.hub)
+
+    def note_ended(self, runtime: Runtime) -> None:
+        """The runtime is live no more."""
+        self._live.pop(runtime.id, None)
+
+    def get(self, runtime_id: str) -> Runtime | None:
+        """The runtime with this id."""
+        return self._all.get(runtime_id)
+
+    def resolve(self, runtime_id: str | None) -> Runtime:
+        """The runtime that a client means; with no id, the only live one.
+
+        Raises:
+            NoSuchRuntime: There is none, or several could be meant; `data.candidates` lists those.
+        """
+        if runtime_id is None:
+            return self._only_live()
+        runtime = self._all.get(runtime_id)
+        if runtime is None:
+            raise NoSuchRuntime(
+                f"there is no runtime {runtime_id!r}: `list` shows all", data={"candidates": self._candidates()}
+            )
+        return runtime
+
+    def tree_size(self, runtime: Runtime) -> int:
+        """How many live runtimes the tree of parents and children has that this one belongs to."""
+        root = self._root_id(runtime)
+        return sum(self._root_id(other) == root for other in self._live.values())
+
+    def find(self, runtime_id: str | None) -> EventHub:
+        """See `HubSource.find`."""
+        return self.resolve(runtime_id).hub
+
+    def all_hubs(self) -> Iterable[EventHub]:
+        """See `HubSource.all_hubs`."""
+        return [runtime.hub for runtime in self._all.values()]
+
+    def on_hub_added(self, action: Callable[[EventHub], None]) -> None:
+        """See `HubSource.on_hub_added`."""
+        self._on_added.append(action)
+
+    def _only_live(self) -> Runtime:
+        candidates = self._candidates()
+        if len(self._live) == 1:
+            return next(iter(self._live.values()))
+        if not candidates:
+            raise NoSuchRuntime("no runtime is live: name the one that you mean", data={"candidates": []})
+        raise NoSuchRuntime(
+            f"{len(self._live)} runtimes are live: name the one that you mean ({', '.join(candidates[:_SHOWN])})",
+            data={"candidates": candidates},
+        )
+
+    def _candidates(self) -> list[str]:
+        return list(self._live)
+
+    def _root_id(self, runtime: Runtime) -> str:
+        # Invariant: a parent is older than its children, so this ends.
+        while (parent := self._all.get(runtime.record.parent_id or "")) is not None:
+            runtime = parent
+        return runtime.id

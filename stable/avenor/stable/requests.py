@@ -1,0 +1,137 @@
+"""What a `spawn` asks for, checked as a whole before anything is used up: no id, no directory, no process."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from avenor.host.sentinelfile import write_sentinel
+from avenor.protocol.errors import AvenorError, InvalidParams
+from avenor.protocol.outcomes import Outcome
+from avenor.protocol.script import load_script
+from avenor.protocol.spec import RunSpec, SpawnParams, resolve_spec
+from avenor.protocol.validation import find_mistakes
+
+T = TypeVar("T")
+
+# A prompt is sent to the agent in one line; what cannot be said over our own socket is refused here as well.
+_PROMPT_LIMIT_BYTES: Final = 16 * 1024 * 1024
+
+
+class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A spawn that can be carried out.
+
+    Attributes:
+        params: As they came.
+        spec: The run, resolved.
+        prompt: Its text, read if it was in a file.
+    """
+
+    params: SpawnParams
+    spec: RunSpec
+    prompt: str
+
+
+def read_request(raw: bytes, *, claim_seconds: float) -> SpawnRequest:
+    """The request in a spawn's params.
+
+    Args:
+        raw: The params as JSON.
+        claim_seconds: The `permission_claim_timeout` of those that do not say.
+
+    Raises:
+        InvalidParams: It cannot be carried out; `data.field` names the first field at fault, `data.errors` all that
+            were found, each with `path` and `message`.
+    """
+    params = _decode(raw)
+    spec = params.run_spec()
+    if spec.permission_claim_timeout is None:
+        spec = msgspec.structs.replace(spec, permission_claim_timeout=claim_seconds)
+    try:
+        spec = resolve_spec(spec)
+        _check_dir(spec.dir)
+        prompt = spec.prompt if spec.prompt is not None else _read_prompt(spec.prompt_file or "")
+        _check_script(spec.script)
+    except AvenorError as error:
+        raise _listed(error) from error
+    return SpawnRequest(params=params, spec=spec, prompt=prompt)
+
+
+def tell_refusal(raw: bytes, error: AvenorError) -> None:
+    """Write the FAILED sentinel of a refused spawn, if it named one that can be found. Blocks.
+
+    Raises:
+        OSError: It could not be written.
+    """
+    try:
+        params = msgspec.json.decode(raw)
+        path = Path(params["sentinel_file"])
+        path = path if path.is_absolute() else Path(params["dir"]) / path
+        run_id = params.get("run_id") or ""
+        outcome = Outcome.of("invalid_params", run_id=str(run_id), reason=error.message)
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        return
+    if path.is_absolute():
+        write_sentinel(path, outcome)
+
+
+def _decode(raw: bytes) -> SpawnParams:
+    try:
+        return msgspec.json.decode(raw, type=SpawnParams)
+    except msgspec.ValidationError as error:
+        mistakes = find_mistakes(msgspec.json.decode(raw), SpawnParams)
+        errors = [{"path": mistake.path, "message": mistake.message} for mistake in mistakes]
+        if not errors:
+            errors = [{"path": "$", "message": str(error)}]
+        field = errors[0]["path"].removeprefix("$").removeprefix(".") or "params"
+        text = "; ".join(f"{each['path']}: {each['message']}" for each in errors)
+        raise InvalidParams(f"spawn: {text}", data={"field": field, "errors": errors}) from error
+
+
+def _check_dir(directory: str) -> None:
+    if not os.path.isdir(directory):
+        raise _bad("dir", f"dir {directory}: there is no such directory; make it, or choose another")
+
+
+def _read_prompt(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_PROMPT_LIMIT_BYTES + 1)
+        text = data.decode()
+    except OSError as error:
+        raise _bad("prompt_file", f"prompt_file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise _bad("prompt_file", f"prompt_file {path}: it is not UTF-8") from error
+    if len(data) > _PROMPT_LIMIT_BYTES:
+        raise _bad("prompt_file", f"prompt_file {path}: it has more than {_PROMPT_LIMIT_BYTES} bytes")
+    if not text.strip():
+        raise _bad("prompt_file", f"prompt_file {path}: it is empty")
+    return text
+
+
+def _check_script(path: str | None) -> None:
+    if path is None:
+        return
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise _bad("script", f"script {path}: {error.strerror}") from error
+    try:
+        load_script(data, file=path)
+    except AvenorError as error:
+        error.data.setdefault("field", "script")
+        raise
+
+
+def _bad(field: str, message: str) -> InvalidParams:
+    return InvalidParams(message, data={"field": field})
+
+
+def _listed(error: AvenorError) -> AvenorError:
+    """The error with its own message as the only entry of `data.errors`, unless it lists them already."""
+    with contextlib.suppress(KeyError):
+        path: Any = error.data["field"]
+        error.data.setdefault("errors", [{"path": f"$.{path}", "message": error.message}])
+    return error

@@ -1,0 +1,76 @@
+"""What a spawn asks for, and how it is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from avenor.protocol.errors import AvenorError
+from avenor.protocol.outcomes import parse_sentinel
+from avenor.stable.requests import read_request, tell_refusal
+
+
+def raw(**params: Any) -> bytes:
+    """Params that can be carried out, but for what is given."""
+    return msgspec.json.encode({"prompt": "x", "dir": "/", "backend": "scripted", **params})
+
+
+def test_a_prompt_file_is_read_at_once(tmp_path: Path) -> None:
+    """Relative to dir; the text counts as it was when the spawn was accepted."""
+    (tmp_path / "p.txt").write_text("from a file")
+    request = read_request(raw(prompt=None, prompt_file="p.txt", dir=str(tmp_path)), claim_seconds=30)
+    assert request.prompt == "from a file"
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"dir": "relative"}, "dir"),
+        ({"dir": "/nowhere/at/all"}, "dir"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": None, "prompt_file": "/nowhere/p.txt"}, "prompt_file"),
+        ({"prompt": None, "prompt_file": "/dev/null"}, "prompt_file"),
+        ({"backend": "nope"}, "backend"),
+        ({"script": "/nowhere/s.json"}, "script"),
+        ({"script": "/dev/null"}, "script"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"wait": "for ever"}, "wait"),
+        ({"zap": 1}, "zap"),
+    ],
+)
+def test_a_refusal_names_the_field(params: dict[str, Any], field: str) -> None:
+    """−32602 with `data.field` and all mistakes in `data.errors`."""
+    with pytest.raises(AvenorError) as refused:
+        read_request(raw(**params), claim_seconds=30)
+    assert refused.value.code == -32602
+    assert refused.value.data["field"] == field
+    assert refused.value.data["errors"][0]["message"]
+
+
+def test_all_mistakes_are_listed() -> None:
+    """A client mends them in one go."""
+    with pytest.raises(AvenorError) as refused:
+        read_request(raw(prompt=1, max_retries="2", zap=1), claim_seconds=30)
+    assert {each["path"] for each in refused.value.data["errors"]} == {"$.prompt", "$.max_retries", "$.zap"}
+
+
+def test_the_supervisors_claim_timeout_is_the_default() -> None:
+    """A spawn that says so has its own."""
+    assert read_request(raw(), claim_seconds=7).spec.permission_claim_timeout == 7
+    assert read_request(raw(permission_claim_timeout="1m"), claim_seconds=7).spec.permission_claim_timeout == 60
+
+
+@pytest.mark.parametrize("sentinel", ["run.done", None])
+def test_a_refusal_is_told_in_the_sentinel_that_was_named(tmp_path: Path, sentinel: str | None) -> None:
+    """Relative to dir; where none was named, or it cannot be found, nothing is written."""
+    error = AvenorError("no")
+    tell_refusal(raw(dir=str(tmp_path), sentinel_file=sentinel, run_id="r1"), error)
+    tell_refusal(raw(dir="relative", sentinel_file="run.done"), error)
+    tell_refusal(b"[]", error)
+    tell_refusal(b"{", error)
+    written = [path.name for path in tmp_path.iterdir()]
+    assert written == ([sentinel] if sentinel else [])
+    if sentinel:
+        outcome = parse_sentinel((tmp_path / sentinel).read_text())
+        assert (outcome.status, outcome.stop_reason, outcome.run_id) == ("FAILED", "invalid_params", "r1")

@@ -1,0 +1,148 @@
+"""A new supervisor on the state directory of an earlier one."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from avenor.host.rundir import RunDir
+from avenor.protocol.events import RunEnd, RunStart, TurnEnd, encode_event
+from avenor.protocol.outcomes import parse_sentinel
+from avenor.protocol.spec import Record, RunSpec
+from avenor.stable import loading
+from avenor.stable.loading import load_runtimes
+from tests.helpers import eventually
+from tests.stable.kit import SPAWN, FakeLauncher, FakeRuntime, open_stable
+
+
+def leave(tmp_path: Path, runtime_id: str, *events: RunStart | TurnEnd | RunEnd, key: str | None = None) -> RunDir:
+    """A runtime directory as an earlier supervisor left it."""
+    directory = RunDir(tmp_path / "state" / runtime_id)
+    directory.path.mkdir(parents=True)
+    spec = RunSpec(prompt="x", backend="scripted", dir="/", sentinel_file=str(directory.sentinel_path))
+    record = Record(runtime_id=runtime_id, run_id=f"run-{runtime_id}", spec=spec, prompt="x", key=key, parks=True)
+    directory.record_path.write_bytes(msgspec.json.encode(record))
+    for seq, event in enumerate(events, 1):
+        event.seq, event.ts, event.run_id = seq, seq, record.run_id
+    directory.log_path.write_bytes(b"".join(encode_event(event) + b"\n" for event in events))
+    return directory
+
+
+def start() -> RunStart:
+    """The first event of a run."""
+    return RunStart(kind="single", backend="scripted", dir="/", version="0")
+
+
+async def test_ended_runtimes_are_listed_with_their_real_outcome(tmp_path: Path) -> None:
+    """From their logs, history and result included."""
+    leave(
+        tmp_path,
+        "rt_1",
+        start(),
+        TurnEnd(stop_reason="refusal", final_output="no"),
+        RunEnd(status="FAILED", exit_code=2, stop_reason="refusal"),
+    )
+    async with trio.open_nursery() as bodies:
+        launcher = FakeLauncher(bodies)
+        loaded = load_runtimes(tmp_path / "state", launcher.probe)
+        async with open_stable(tmp_path, launcher, loaded) as stable:
+            client = await stable.connect()
+            (listed,) = await client.call("list")
+            assert (listed["status"], listed["outcome"], listed["exit_code"]) == ("ended", "FAILED", 2)
+            assert (listed["run_id"], listed["final_output"], listed["started_at"]) == ("run-rt_1", "no", 1)
+            assert (await client.call("result", runtime_id="rt_1"))["final_output"] == "no"
+            history = await client.call("history", runtime_id="rt_1")
+            assert [event["seq"] for event in history["events"]] == [1, 2, 3]
+            assert (await client.call("spawn", **SPAWN, wait="started"))["runtime_id"] == "rt_2"
+
+
+async def test_a_runtime_that_was_lost_meanwhile_is_settled(tmp_path: Path) -> None:
+    """One that never came up is told apart from one that died; neither is started again."""
+    lost = leave(tmp_path, "rt_1", start())
+    never = leave(tmp_path, "rt_2")
+    async with trio.open_nursery() as bodies:
+        launcher = FakeLauncher(bodies)
+        loaded = load_runtimes(tmp_path / "state", launcher.probe)
+        async with open_stable(tmp_path, launcher, loaded) as stable:
+            client = await stable.connect()
+            await eventually(lambda: not stable.registry.live)
+            reasons = [parse_sentinel(each.sentinel_path.read_text()).stop_reason for each in (lost, never)]
+            assert reasons == ["runtime_lost", "launch_lost"]
+            assert [each["outcome"] for each in await client.call("list")] == ["FAILED", "FAILED"]
+            assert launcher.runtimes == {}
+
+
+async def test_a_runtime_that_lives_on_is_neither_killed_nor_doubled(tmp_path: Path) -> None:
+    """It keeps its id and process, all its events come, and it can be steered."""
+    directory = leave(tmp_path, "rt_3", key="k")
+    async with trio.open_nursery() as bodies:
+        launcher = FakeLauncher(bodies)
+        alive = launcher.runtimes["rt_3"] = FakeRuntime(directory.path)
+        await bodies.start(alive.live)
+        alive.begin("ses_old")
+        loaded = load_runtimes(tmp_path / "state", launcher.probe)
+        async with open_stable(tmp_path, launcher, loaded) as stable:
+            client = await stable.connect()
+            spawned = await client.call("spawn", **SPAWN, key="k")
+            assert (spawned["runtime_id"], spawned["session_id"]) == ("rt_3", "ses_old")
+            status = await client.call("status")
+            assert (status["pid"], status["latest_seq"], status["status"]) == (alive.body.pid, 3, "running")
+            await client.call("prompt", text="go on")
+            assert alive.calls[-1][1] == "prompt"
+            assert (await client.call("cancel"))["ok"] is True
+
+
+async def test_a_child_that_came_up_late_is_kept(tmp_path: Path) -> None:
+    """It took its lock after the look around and before its end was written: it lives, and is not declared lost."""
+    directory = leave(tmp_path, "rt_1")
+    async with trio.open_nursery() as bodies:
+        launcher = FakeLauncher(bodies)
+        loaded = load_runtimes(tmp_path / "state", launcher.probe)
+        late = launcher.runtimes["rt_1"] = FakeRuntime(directory.path)
+        await bodies.start(late.live)
+        late.begin()
+        async with open_stable(tmp_path, launcher, loaded) as stable:
+            client = await stable.connect()
+
+            async def is_running() -> bool:
+                return bool((await client.call("status"))["status"] == "running")
+
+            await eventually(is_running)
+            assert launcher.ended == []
+            assert (await client.call("cancel"))["ok"] is True
+
+
+async def test_damaged_directories_are_reported_and_left_alone(tmp_path: Path) -> None:
+    """The others load; no id comes back."""
+    leave(tmp_path, "rt_1").record_path.write_text("{")
+    (tmp_path / "state/rt_2").mkdir()
+    leave(tmp_path, "rt_7", start(), RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"))
+    loaded = load_runtimes(tmp_path / "state", lambda _path: None)
+    assert [runtime.id for runtime in loaded] == ["rt_7"]
+    async with open_stable(tmp_path, loaded=loaded) as stable:
+        client = await stable.connect()
+        assert (await client.call("spawn", **SPAWN, wait="started"))["runtime_id"] == "rt_8"
+
+
+async def test_a_long_log_is_read_whole_only_after_clients_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once its outcome is known, soon after everything else."""
+    monkeypatch.setattr(loading, "_SHORT_LOG_BYTES", 0)
+    leave(
+        tmp_path,
+        "rt_1",
+        start(),
+        TurnEnd(stop_reason="end_turn", final_output="yes"),
+        RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"),
+    )
+    (early,) = load_runtimes(tmp_path / "state", lambda _path: None)
+    assert (early.state.outcome, early.state.run_id, early.state.final_output) == ("DONE", "run-rt_1", None)
+    async with open_stable(tmp_path, loaded=[early]) as stable:
+        client = await stable.connect()
+
+        async def is_whole() -> bool:
+            return bool((await client.call("status", runtime_id="rt_1"))["final_output"] == "yes")
+
+        await eventually(is_whole)

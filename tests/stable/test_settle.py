@@ -1,0 +1,109 @@
+"""The end of a runtime that cannot tell it itself."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from avenor.host.lock import FileLock
+from avenor.host.rundir import RunDir
+from avenor.protocol.events import RunEnd, RunStart, SessionStart, decode_event, encode_event
+from avenor.protocol.outcomes import Outcome, parse_sentinel
+from avenor.protocol.snapshot import Snapshot
+from avenor.protocol.spec import Record, RunSpec
+from avenor.stable.settle import StillAlive, killed_outcome, lost_outcome, settle
+
+LOST = Outcome.of("runtime_lost", run_id="r1", session_id="s1", reason="gone")
+
+
+def make(tmp_path: Path, *, on_event: str | None = None) -> tuple[RunDir, Record]:
+    """A runtime directory with a record."""
+    directory = RunDir(tmp_path / "rt_1")
+    directory.path.mkdir()
+    spec = RunSpec(prompt="x", sentinel_file=str(directory.sentinel_path), on_event=on_event, label="L")
+    return directory, Record(runtime_id="rt_1", run_id="r1", spec=spec, prompt="x", parks=True)
+
+
+def log(directory: RunDir, *events: RunStart | SessionStart | RunEnd, tail: bytes = b"") -> None:
+    """Write a log with these events and a torn tail."""
+    lines: list[bytes] = []
+    for seq, event in enumerate(events, 1):
+        event.seq, event.run_id = seq, "r1"
+        lines.append(encode_event(event) + b"\n")
+    directory.log_path.write_bytes(b"".join(lines) + tail)
+
+
+START = RunStart(kind="single", backend="scripted", dir="/", version="0")
+
+
+def test_a_lost_runtime_gets_its_end_after_the_torn_tail_is_cut(tmp_path: Path) -> None:
+    """The next seq, whole lines, stamped as the runtime would have; and the sentinel."""
+    directory, record = make(tmp_path)
+    log(directory, START, SessionStart(backend="scripted", dir="/", session_id="s1"), tail=b'{"event":"turn.st')
+    settle(directory, record, LOST)
+    *_, last = directory.log_path.read_bytes().splitlines()
+    end = decode_event(last)
+    assert isinstance(end, RunEnd)
+    assert (end.seq, end.stop_reason, end.status, end.runtime_id, end.run_label) == (
+        3,
+        "runtime_lost",
+        "FAILED",
+        "rt_1",
+        "L",
+    )
+    told = parse_sentinel(directory.sentinel_path.read_text())
+    assert (told.status, told.stop_reason, told.session_id, told.run_id) == ("FAILED", "runtime_lost", "s1", "r1")
+
+
+def test_an_end_that_was_logged_stands(tmp_path: Path) -> None:
+    """The sentinel is written from it where it is missing, and only there."""
+    directory, record = make(tmp_path)
+    session = SessionStart(backend="scripted", dir="/", session_id="s7")
+    log(directory, START, session, RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"))
+    before = directory.log_path.read_bytes()
+    assert settle(directory, record, LOST).status == "DONE"
+    assert directory.log_path.read_bytes() == before
+    assert parse_sentinel(directory.sentinel_path.read_text()).session_id == "s7"
+    directory.sentinel_path.write_text("mine")
+    settle(directory, record, LOST)
+    assert directory.sentinel_path.read_text() == "mine"
+
+
+def test_a_runtime_that_lives_is_not_settled(tmp_path: Path) -> None:
+    """Only the holder of the lock may write."""
+    directory, record = make(tmp_path)
+    lock = FileLock(directory.lock_path)
+    assert lock.try_acquire()
+    with pytest.raises(StillAlive):
+        settle(directory, record, LOST)
+    assert not directory.log_path.exists()
+    lock.release()
+
+
+def test_the_copy_of_the_log_gets_the_end_too(tmp_path: Path) -> None:
+    """`--on-event` elsewhere has errors of its own, which do not matter here."""
+    copy = tmp_path / "copy.ndjson"
+    directory, record = make(tmp_path, on_event=str(copy))
+    settle(directory, record, LOST)
+    assert copy.read_bytes() == directory.log_path.read_bytes()
+    missing = msgspec.structs.replace(record.spec, on_event=str(tmp_path / "no/such/dir"))
+    directory.log_path.unlink()
+    settle(directory, msgspec.structs.replace(record, spec=missing), LOST)
+    assert directory.log_path.exists()
+
+
+def test_what_never_came_up_is_told_apart_from_what_was_lost(tmp_path: Path) -> None:
+    """With the exit status, where that is known."""
+    _, record = make(tmp_path)
+    never = lost_outcome(record, None, status=-9, was_up=False)
+    lost = lost_outcome(record, "s1", status=None, was_up=True)
+    assert (never.stop_reason, lost.stop_reason, lost.session_id) == ("launch_lost", "runtime_lost", "s1")
+    assert "-9" in (never.reason or "")
+
+
+def test_a_parked_runtime_that_we_kill_keeps_its_outcome(tmp_path: Path) -> None:
+    """A running one was cancelled."""
+    _, record = make(tmp_path)
+    parked = killed_outcome(record, Snapshot(status="idle", stop_reason="end_turn"))
+    running = killed_outcome(record, Snapshot(status="running"))
+    assert (parked.status, running.status) == ("DONE", "KILLED")

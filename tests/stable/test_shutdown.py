@@ -1,0 +1,114 @@
+"""How a supervisor decides to stop, and how one way gives way to a harder one."""
+
+import signal
+from itertools import product
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from avenor.stable.shutdown import Mode, Shutdown
+
+MODES: tuple[Mode, ...] = ("drain", "graceful", "detach", "kill")
+
+
+class FakeActions:
+    """Notes what a shutdown does; nothing ends until `gone` is set."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.gone = trio.Event()
+
+    def ask_all(self) -> None:
+        self.done.append("ask_all")
+
+    async def drain(self) -> None:
+        self.done.append("drain")
+        await self.gone.wait()
+
+    async def wait_none_live(self) -> None:
+        await self.gone.wait()
+
+    async def kill_all(self) -> None:
+        self.done.append("kill_all")
+
+
+def make(**options: object) -> Shutdown:
+    """A decision not yet made."""
+    return Shutdown(timeout_seconds=10, sigterm="detach" if options else "graceful")
+
+
+@pytest.mark.parametrize(("first", "second"), list(product(MODES, MODES)))
+def test_a_later_request_counts_only_if_it_is_harder(first: Mode, second: Mode) -> None:
+    """Every pair of modes."""
+    shutdown = make()
+    shutdown.request(first, "shutdown")
+    shutdown.request(second, "shutdown")
+    assert shutdown.mode == max(first, second, key=MODES.index)
+
+
+@pytest.mark.parametrize(
+    ("number", "mode", "reason"),
+    [
+        (signal.SIGINT, "graceful", "signal"),
+        (signal.SIGTERM, "graceful", "signal"),
+        (signal.SIGHUP, "detach", "detached"),
+    ],
+)
+def test_signals_mean_what_the_contract_says(number: int, mode: str, reason: str) -> None:
+    """The first one."""
+    shutdown = make()
+    shutdown.note_signal(number)
+    assert (shutdown.mode, shutdown.reason) == (mode, reason)
+
+
+def test_sigterm_detaches_if_it_is_told_to() -> None:
+    """`--on-sigterm detach`."""
+    shutdown = make(detach=True)
+    shutdown.note_signal(signal.SIGTERM)
+    assert shutdown.mode == "detach"
+
+
+def test_a_second_signal_kills() -> None:
+    """A person who presses Ctrl-C twice means it."""
+    shutdown = make()
+    shutdown.note_signal(signal.SIGINT)
+    shutdown.note_signal(signal.SIGTERM)
+    assert (shutdown.mode, shutdown.reason) == ("kill", "signal")
+
+
+async def test_graceful_waits_no_longer_than_its_timeout(autojump_clock: MockClock) -> None:
+    """Then it kills."""
+    shutdown, actions = make(), FakeActions()
+    shutdown.request("graceful", "shutdown")
+    await shutdown.carry_out(actions)
+    assert actions.done == ["ask_all", "kill_all"]
+    assert trio.current_time() == pytest.approx(10)
+
+
+async def test_graceful_is_over_when_all_are_gone(autojump_clock: MockClock) -> None:
+    """Nothing is killed then."""
+    shutdown, actions = make(), FakeActions()
+    actions.gone.set()
+    shutdown.request("graceful", "shutdown")
+    await shutdown.carry_out(actions)
+    assert actions.done == ["ask_all"]
+
+
+async def test_a_harder_request_cuts_the_softer_one_short() -> None:
+    """Drain, graceful, kill: each takes over at once."""
+    shutdown, actions = make(), FakeActions()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shutdown.carry_out, actions)
+        for mode in ("drain", "graceful", "kill"):
+            shutdown.request(mode, "shutdown")
+            await wait_all_tasks_blocked()
+    assert actions.done == ["drain", "ask_all", "kill_all"]
+
+
+async def test_detach_does_nothing_to_anybody() -> None:
+    """It only ends the waiting."""
+    shutdown, actions = make(), FakeActions()
+    shutdown.request("detach", "shutdown")
+    await shutdown.carry_out(actions)
+    assert actions.done == []

@@ -1,0 +1,372 @@
+"""What the supervisor does with runtimes, over its real socket, with fake runtimes."""
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+from avenor.protocol.errors import SpawnError
+from avenor.protocol.outcomes import Status, parse_sentinel
+from tests.helpers import eventually
+from tests.stable.kit import SPAWN, open_stable
+
+
+def sentinel_of(path: str) -> Status:
+    """The status that a sentinel tells."""
+    return parse_sentinel(Path(path).read_text()).status
+
+
+async def test_spawn_answers_with_the_session_once_there_is_one(tmp_path: Path) -> None:
+    """`wait: session`, the default, is answered at session.start and not before."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        request = await client.send("spawn", **SPAWN)
+        await eventually(lambda: "rt_1" in stable.launcher.runtimes and stable.runtime("rt_1").owner == "c1")
+        assert (await client.call("status"))["session_id"] is None
+        stable.runtime("rt_1").begin("ses_9")
+        result = (await client.answer(request))["result"]
+        assert result == {
+            "runtime_id": "rt_1",
+            "session_id": "ses_9",
+            "on_event": str(tmp_path / "state/rt_1/events.ndjson"),
+            "sentinel_file": str(tmp_path / "state/rt_1/sentinel.env"),
+        }
+
+
+async def test_the_spawner_owns_what_it_spawned(tmp_path: Path) -> None:
+    """The claim is made before the spawn is answered, and others are refused with the owner's name."""
+    async with open_stable(tmp_path) as stable:
+        first, second = await stable.connect(), await stable.connect()
+        runtime_id = await stable.spawned(first)
+        assert (await second.call("status"))["owner"] == "c1"
+        refusal = await second.refusal("prompt", text="hi", runtime_id=runtime_id)
+        assert (refusal["code"], refusal["data"]["owner"]) == (-32010, "c1")
+
+
+async def test_a_forced_claim_tells_the_old_owner(tmp_path: Path) -> None:
+    """A notice from a runtime reaches the one client that it names."""
+    async with open_stable(tmp_path) as stable:
+        first, second = await stable.connect(), await stable.connect()
+        await stable.spawned(first)
+        assert (await second.call("claim", force=True)) == {"owner": "c2"}
+        assert await first.notice() == {"kind": "owner.changed", "runtime_id": "rt_1", "owner": "c2"}
+
+
+async def test_a_client_that_leaves_releases_what_it_owned(tmp_path: Path) -> None:
+    """The runtime is told which of its router's clients has gone."""
+    async with open_stable(tmp_path) as stable:
+        first, second = await stable.connect(), await stable.connect()
+        await stable.spawned(first)
+        await first.close()
+        await eventually(lambda: stable.runtime("rt_1").left == ["c1"])
+        assert (await second.call("claim"))["owner"] == "c2"
+
+
+async def test_pipelined_calls_reach_the_runtime_in_order(tmp_path: Path) -> None:
+    """One connection's calls are passed on in the order in which they were sent."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        requests = [await client.send("prompt", text=f"p{number}") for number in range(20)]
+        for request in requests:
+            assert "result" in await client.answer(request)
+        texts = [params["text"] for _, method, params in stable.runtime("rt_1").calls if method == "prompt"]
+        assert texts == [f"p{number}" for number in range(20)]
+
+
+async def test_calls_made_before_the_runtime_is_up_are_passed_on_when_it_is(tmp_path: Path) -> None:
+    """A prompt to a starting runtime waits for its link, behind the spawner's claim."""
+    async with open_stable(tmp_path) as stable:
+        stable.launcher.gate = trio.Event()
+        client = await stable.connect()
+        spawn = await client.send("spawn", **SPAWN, wait="started")
+        prompt = await client.send("prompt", text="early")
+        await client.call("ping")
+        stable.launcher.gate.set()
+        assert (await client.answer(spawn))["result"]["runtime_id"] == "rt_1"
+        assert "result" in await client.answer(prompt)
+        assert [method for _, method, _ in stable.runtime("rt_1").calls] == ["claim", "prompt"]
+
+
+async def test_events_pass_through_byte_for_byte(tmp_path: Path) -> None:
+    """A subscriber of the supervisor gets the runtime's own lines, and the log has the same."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await client.call("subscribe")
+        await stable.spawned(client)
+        stable.runtime("rt_1").park()
+        await client.wait_event("turn.end")
+        log = (tmp_path / "state/rt_1/events.ndjson").read_text()
+        assert [event["seq"] for event in client.events] == [1, 2, 3, 4]
+        assert log.count("\n") == 4
+
+
+async def test_the_same_key_gives_the_same_runtime(tmp_path: Path) -> None:
+    """Also for a duplicate that comes while the first is under way, and from another client."""
+    async with open_stable(tmp_path) as stable:
+        stable.launcher.gate = trio.Event()
+        first, second = await stable.connect(), await stable.connect()
+        one = await first.send("spawn", **SPAWN, key="k", wait="started")
+        two = await second.send("spawn", **SPAWN, key="k", wait="started")
+        await second.call("ping")
+        stable.launcher.gate.set()
+        answers = [await first.answer(one), await second.answer(two)]
+        assert [answer["result"]["runtime_id"] for answer in answers] == ["rt_1", "rt_1"]
+        assert list(stable.launcher.runtimes) == ["rt_1"]
+
+
+async def test_a_refused_spawn_uses_no_id_and_lists_all_mistakes(tmp_path: Path) -> None:
+    """−32602 with the field and all errors; the FAILED sentinel is written if one was named."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        sentinel = tmp_path / "run.done"
+        refusal = await client.refusal(
+            "spawn", prompt=5, dir="/", backend="scripted", zap=1, sentinel_file=str(sentinel)
+        )
+        assert (refusal["code"], refusal["data"]["field"]) == (-32602, "prompt")
+        assert [error["path"] for error in refusal["data"]["errors"]] == ["$.prompt", "$.zap"]
+        assert sentinel_of(str(sentinel)) is Status.FAILED
+        assert not list((tmp_path / "state").glob("rt_*"))
+        assert (await client.call("spawn", **SPAWN, wait="started"))["runtime_id"] == "rt_1"
+
+
+async def test_a_launch_that_fails_is_told_with_id_and_sentinel(tmp_path: Path) -> None:
+    """The runtime is listed as ended, its sentinel says FAILED, and the answer says where to look."""
+    async with open_stable(tmp_path) as stable:
+        stable.launcher.failures.append(SpawnError("no room"))
+        client = await stable.connect()
+        refusal = await client.refusal("spawn", **SPAWN)
+        assert (refusal["code"], refusal["message"]) == (-32000, "no room")
+        assert refusal["data"]["reason"] == "spawn_failed"
+        assert refusal["data"]["runtime_id"] == "rt_1"
+        assert sentinel_of(refusal["data"]["sentinel_file"]) is Status.FAILED
+        assert (await client.call("status", runtime_id="rt_1"))["status"] == "ended"
+
+
+async def test_what_waited_for_a_launch_that_fails_is_told(tmp_path: Path) -> None:
+    """A prompt that was sent to a starting runtime does not wait for ever."""
+    async with open_stable(tmp_path) as stable:
+        stable.launcher.gate = trio.Event()
+        stable.launcher.failures.append(SpawnError("no room"))
+        client = await stable.connect()
+        spawn = await client.send("spawn", **SPAWN)
+        prompt = await client.send("prompt", text="early")
+        await client.call("ping")
+        stable.launcher.gate.set()
+        assert (await client.answer(prompt))["error"]["data"]["reason"] == "broken"
+        assert "error" in await client.answer(spawn)
+
+
+async def test_a_run_that_ends_before_its_session_fails_the_spawn(tmp_path: Path) -> None:
+    """The answer comes when the end is settled, with what the run said."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        request = await client.send("spawn", **SPAWN)
+        await eventually(lambda: "rt_1" in stable.launcher.runtimes)
+        stable.runtime("rt_1").end("agent_exited")
+        error = (await client.answer(request))["error"]
+        assert error["data"]["reason"] == "runtime_failure"
+        assert error["data"]["stop_reason"] == "agent_exited"
+        assert sentinel_of(error["data"]["sentinel_file"]) is Status.FAILED
+
+
+async def test_a_killed_runtime_is_settled_as_lost(tmp_path: Path) -> None:
+    """Its tools are swept, run.end is appended with the next seq, and subscribers hear of it."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await client.call("subscribe")
+        await stable.spawned(client)
+        stable.runtime("rt_1").die()
+        end = await client.wait_event("run.end")
+        assert (end["seq"], end["stop_reason"], end["status"]) == (4, "runtime_lost", "FAILED")
+        status = await client.call("status", runtime_id="rt_1")
+        assert (status["status"], status["outcome"], status["pid"], status["owner"]) == ("ended", "FAILED", None, None)
+        assert stable.launcher.ended == ["rt_1"]
+        await eventually(lambda: os.path.exists(status["sentinel_file"]))
+        assert sentinel_of(status["sentinel_file"]) is Status.FAILED
+
+
+async def test_cancel_is_answered_when_the_runtime_is_gone(tmp_path: Path) -> None:
+    """After the answer nothing of it lives, and cancelling again is answered in the same way."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        assert await client.call("cancel") == {"ok": True, "left": []}
+        assert stable.runtime("rt_1").body.poll() is not None
+        assert await client.call("cancel", runtime_id="rt_1") == {"ok": True, "left": []}
+        assert (await client.refusal("prompt", text="x", runtime_id="rt_1"))["data"]["reason"] == "run_ending"
+
+
+async def test_cancel_of_a_runtime_that_dies_instead_is_answered(tmp_path: Path) -> None:
+    """A link that breaks under a cancel is no error if the run has ended."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        runtime = stable.runtime("rt_1")
+        runtime.behaviour["cancel"] = lambda _call, _params: _never(runtime.die)
+        assert (await client.call("cancel"))["ok"] is True
+
+
+async def _never(first: object) -> None:
+    assert callable(first)
+    first()
+    await trio.sleep_forever()
+
+
+async def test_without_an_id_the_only_live_runtime_is_meant(tmp_path: Path) -> None:
+    """Several are an error that lists them; none is one, too."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        assert (await client.refusal("status"))["data"]["reason"] == "no_such_runtime"
+        await stable.spawned(client)
+        await stable.spawned(client)
+        refusal = await client.refusal("status")
+        assert refusal["data"]["candidates"] == ["rt_1", "rt_2"]
+        await client.call("cancel", runtime_id="rt_1")
+        assert (await client.call("status"))["runtime_id"] == "rt_2"
+        assert (await client.refusal("status", runtime_id="rt_9"))["data"]["candidates"] == ["rt_2"]
+
+
+async def test_spawns_beyond_the_limit_wait_and_start_in_order(tmp_path: Path) -> None:
+    """A queued spawn has its id and record at once, is listed as queued, and starts when there is a place."""
+    async with open_stable(tmp_path, max_runtimes=1, queue=2) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        second = await client.send("spawn", **SPAWN, wait="started")
+        third = await client.send("spawn", **SPAWN, wait="started")
+        listed = await client.call("list")
+        assert [each["status"] for each in listed] == ["running", "queued", "queued"]
+        assert (tmp_path / "state/rt_3/record.json").exists()
+        refusal = await client.refusal("spawn", **SPAWN)
+        assert (refusal["data"]["reason"], refusal["data"]["retryable"]) == ("limit_reached", True)
+        stable.runtime("rt_1").end()
+        assert (await client.answer(second))["result"]["runtime_id"] == "rt_2"
+        stable.runtime("rt_2").begin()
+        stable.runtime("rt_2").park()
+        assert (await client.answer(third))["result"]["runtime_id"] == "rt_3"
+
+
+async def test_a_queued_spawn_can_be_cancelled(tmp_path: Path) -> None:
+    """It ends as KILLED with its sentinel, and its spawner is told."""
+    async with open_stable(tmp_path, max_runtimes=1) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        queued = await client.send("spawn", **SPAWN)
+        assert (await client.refusal("prompt", text="x", runtime_id="rt_2"))["data"]["reason"] == "queued"
+        assert (await client.call("cancel", runtime_id="rt_2"))["ok"] is True
+        error = (await client.answer(queued))["error"]
+        assert sentinel_of(error["data"]["sentinel_file"]) is Status.KILLED
+        assert (await client.call("status", runtime_id="rt_2"))["outcome"] == "KILLED"
+        assert list(stable.launcher.runtimes) == ["rt_1"]
+
+
+async def test_children_never_queue_behind_their_parent(tmp_path: Path) -> None:
+    """They start beyond --max-runtimes, up to --max-tree, and are refused beyond that, retryable."""
+    async with open_stable(tmp_path, max_runtimes=1, max_tree=3) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        assert await stable.spawned(client, parent_id="rt_1") == "rt_2"
+        assert await stable.spawned(client, parent_id="rt_2") == "rt_3"
+        refusal = await client.refusal("spawn", **SPAWN, parent_id="rt_1")
+        assert (refusal["data"]["limit"], refusal["data"]["retryable"]) == ("max_tree", True)
+        listed = await client.call("list")
+        assert [each["children"] for each in listed] == [["rt_2"], ["rt_3"], []]
+        assert [each["depth"] for each in listed] == [0, 1, 2]
+        unknown = await client.refusal("spawn", **SPAWN, parent_id="rt_99")
+        assert (unknown["code"], unknown["data"]["field"]) == (-32602, "parent_id")
+
+
+async def test_the_oldest_parked_runtime_is_reaped(tmp_path: Path) -> None:
+    """Beyond --max-parked, whoever owns it; its sentinel stays as it was."""
+    async with open_stable(tmp_path, max_parked=1) as stable:
+        client = await stable.connect()
+        for _ in range(2):
+            runtime_id = await stable.spawned(client)
+            stable.runtime(runtime_id).park()
+            await client.call("wait", runtime_id=runtime_id, until="done")
+        await eventually(lambda: len(stable.registry.live) == 1)
+        assert stable.registry.live[0].id == "rt_2"
+        first = await client.call("status", runtime_id="rt_1")
+        assert sentinel_of(first["sentinel_file"]) is Status.DONE
+
+
+async def test_parked_runtimes_hold_no_place(tmp_path: Path) -> None:
+    """A new spawn starts beside them, and a woken one goes on at once, beyond the limit."""
+    async with open_stable(tmp_path, max_runtimes=1) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        stable.runtime("rt_1").park()
+        await client.call("wait", until="done")
+        await stable.spawned(client)
+        stable.runtime("rt_1").begin()
+        assert await eventually(lambda: stable.registry.busy_count == 2)
+
+
+@pytest.mark.parametrize("mode", ["graceful", "kill"])
+async def test_shutdown_ends_running_parked_and_queued_runtimes(tmp_path: Path, mode: str) -> None:
+    """Each has its outcome and sentinel; parked ones keep theirs; the answer comes first."""
+    async with open_stable(tmp_path, max_runtimes=1) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        stable.runtime("rt_1").park()
+        await client.call("wait", until="done")
+        await stable.spawned(client)
+        await client.send("spawn", **SPAWN)
+        await client.call("ping")
+        assert await client.call("shutdown", mode=mode) == {"shutting_down": True}
+        assert (await client.refusal("spawn", **SPAWN))["data"]["reason"] == "shutting_down"
+        await stable.stopped.wait()
+        statuses = [sentinel_of(str(tmp_path / f"state/rt_{number}/sentinel.env")) for number in (1, 2, 3)]
+        assert statuses == [Status.DONE, Status.KILLED, Status.KILLED]
+
+
+async def test_a_graceful_shutdown_kills_what_does_not_end(tmp_path: Path) -> None:
+    """After --shutdown-timeout; the end is ours, so it is told as KILLED and not as lost."""
+    async with open_stable(tmp_path, shutdown_timeout=0.05) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        stable.runtime("rt_1").behaviour["shutdown"] = lambda _call, _params: _never(int)
+        await client.call("shutdown")
+        await stable.stopped.wait()
+        assert stable.launcher.ended[0] == "rt_1"
+        assert sentinel_of(str(tmp_path / "state/rt_1/sentinel.env")) is Status.KILLED
+
+
+async def test_drain_waits_for_running_and_queued_ones(tmp_path: Path) -> None:
+    """New spawns are refused, accepted ones run, parked ones go."""
+    async with open_stable(tmp_path, max_runtimes=1) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        queued = await client.send("spawn", **SPAWN, wait="started")
+        await client.call("shutdown", mode="drain")
+        stable.runtime("rt_1").park()
+        assert (await client.answer(queued))["result"]["runtime_id"] == "rt_2"
+        assert not stable.stopped.is_set()
+        stable.runtime("rt_2").begin()
+        stable.runtime("rt_2").park()
+        await stable.stopped.wait()
+        assert sentinel_of(str(tmp_path / "state/rt_2/sentinel.env")) is Status.DONE
+
+
+async def test_detach_leaves_every_runtime_alone(tmp_path: Path) -> None:
+    """Nothing is asked of them; only the supervisor leaves."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        await client.call("shutdown", mode="detach")
+        await stable.stopped.wait()
+        assert [method for _, method, _ in stable.runtime("rt_1").calls] == ["claim"]
+        assert stable.runtime("rt_1").body.poll() is None
+
+
+async def test_an_idle_supervisor_stops_itself(tmp_path: Path) -> None:
+    """After --idle-timeout without a live runtime and without a client, and not before both are gone."""
+    async with open_stable(tmp_path, idle_timeout=0.01) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        await client.call("cancel")
+        assert stable.shutdown.mode is None
+        await client.close()
+        await stable.stopped.wait()
+        assert stable.shutdown.reason == "idle"
