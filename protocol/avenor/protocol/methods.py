@@ -175,6 +175,18 @@ class ShuttingDown(msgspec.Struct, frozen=True, kw_only=True):
     shutting_down: bool = True
 
 
+class PruneParams(Params, frozen=True, kw_only=True):
+    """`prune`: forgets runtimes that ended longer ago than `keep` (seconds, or text like `7d`), and their files."""
+
+    keep: float | str
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """`prune`: the ids of the runtimes that are gone now; they are never used again."""
+
+    pruned: list[str]
+
+
 class Lagged(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="subscriber.lagged"):
     """Notice to one subscriber: so many events of this runtime were dropped for it."""
 

@@ -26,6 +26,7 @@ METHODS: Final[dict[str, tuple[Any, Any]]] = {
     "cancel": (methods.OwnerTarget, methods.Cancelled),
     "claim": (methods.OwnerTarget, methods.Owner),
     "release": (methods.Target, methods.Owner),
+    "prune": (methods.PruneParams, methods.Pruned),
     "shutdown": (methods.ShutdownParams, methods.ShuttingDown),
 }
 

@@ -1,0 +1,223 @@
+"""The one writer of a run's events.
+
+Stamps, encodes once, appends one whole line with one write, and hands the same bytes to the hub. A disk that is full
+never stops a run and never leaves half a line: what was lost is said in the log as soon as it can be written again.
+"""
+
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+import structlog
+import trio
+
+from avenor.protocol.events import Error, Event, EventHead, encode_event
+from avenor.protocol.methods import EVENT_PREFIX, EVENT_SUFFIX
+
+_logger: Final = structlog.get_logger()
+
+
+class Publisher(Protocol):
+    """What the log needs of an `EventHub`."""
+
+    def publish(self, lines: Sequence[bytes], heads: Sequence[EventHead]) -> None:
+        """Takes wrapped lines and their heads, in `seq` order."""
+        ...
+
+
+class Stamp(msgspec.Struct, frozen=True, kw_only=True):
+    """What every event of a run carries; empty ids are left out."""
+
+    run_id: str
+    runtime_id: str = ""
+    label: str | None = None
+
+
+class LineFile:
+    """A file to which whole lines are appended, or nothing.
+
+    Attributes:
+        path: For messages.
+        lost_from, lost_to: The seqs that could not be written since the last one that could; 0 when none.
+    """
+
+    def __init__(self, path: str, *, truncate: bool, write: Callable[[int, bytes], int] = os.write) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+        # O_NONBLOCK: a named pipe that nobody reads must not hold the run up. It means nothing for a real file.
+        flags |= os.O_NONBLOCK | (os.O_TRUNC if truncate else 0)
+        self.path = path
+        self.fd = os.open(path, flags, 0o600)
+        self.lost_from = 0
+        self.lost_to = 0
+        self._write = write
+        self._is_torn = False
+
+    def append(self, line: bytes) -> OSError | None:
+        """Appends one line, newline included; on an error, which is returned, nothing of it stays."""
+        if self._is_torn:
+            line = b"\n" + line
+        try:
+            written = self._write(self.fd, line)
+        except OSError as error:
+            return error
+        if written == len(line):
+            self._is_torn = False
+            return None
+        self._cut(written)
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def lose(self, seq: int) -> None:
+        """Remembers that this event is not in the file."""
+        if not self.lost_from:
+            self.lost_from = seq
+        self.lost_to = seq
+
+    def close(self) -> None:
+        """Closes the file; harmless twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _cut(self, written: int) -> None:
+        try:
+            os.ftruncate(self.fd, os.fstat(self.fd).st_size - written)
+        except OSError:  # a pipe or device: what is out is out, but the next line starts on its own
+            self._is_torn = True
+
+
+class EventLog:
+    """Stamps and writes the events of one run.
+
+    Args:
+        journal: The runtime's own log.
+        copy: The file of `--on-event`, if that is another.
+        stamp: What every event carries.
+        publisher: The hub.
+        clock: Monotonic seconds.
+        seq: The last `seq` that is in the journal already.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: LineFile,
+        copy: LineFile | None,
+        stamp: Stamp,
+        publisher: Publisher,
+        clock: Callable[[], float],
+        seq: int = 0,
+    ) -> None:
+        self.seq = seq
+        self.last_emit_at = clock()
+        self._journal = journal
+        self._files = [("log", journal)] if copy is None else [("log", journal), ("on_event", copy)]
+        self._copy = copy
+        self._publisher = publisher
+        self._clock = clock
+        self._run_id = stamp.run_id
+        self._runtime_id = stamp.runtime_id or msgspec.UNSET
+        self._label = stamp.label or msgspec.UNSET
+        self._synced_seq = seq
+        self._sync_done: trio.Event | None = None
+        self._has_losses = False
+
+    def emit(self, event: Event) -> None:
+        """Stamps, writes and publishes one event. Never raises for a file, never waits."""
+        if self._has_losses:
+            self._tell_losses()
+        line = self._stamp(event)
+        seq = self.seq = event.seq
+        framed = line + b"\n"
+        failed = self._journal.append(framed)
+        copy_failed = None if self._copy is None else self._copy.append(framed)
+        self._publish(event, line)
+        if failed is not None:
+            self._lose("log", self._journal, seq, failed)
+        if copy_failed is not None and self._copy is not None:
+            self._lose("on_event", self._copy, seq, copy_failed)
+
+    async def synced(self, seq: int | None = None) -> None:
+        """Returns once everything up to `seq` (default: all that was emitted) is on the disk, as far as that takes it.
+
+        One caller syncs for all that wait (group commit), in a worker thread.
+        """
+        wanted = self.seq if seq is None else seq
+        while self._synced_seq < wanted:
+            if self._sync_done is not None:
+                await self._sync_done.wait()
+                continue
+            await self._sync()
+
+    def close(self) -> None:
+        """Closes the files; nothing may be emitted afterwards."""
+        for _, file in self._files:
+            file.close()
+
+    async def _sync(self) -> None:
+        reached = self.seq
+        done = self._sync_done = trio.Event()
+        try:
+            await trio.to_thread.run_sync(_fdatasync, self._journal.fd)
+        except OSError as error:
+            # Said, and gone on with: refusing to work would not make the disk better.
+            _logger.error("log.sync_failed", path=self._journal.path, error=str(error))
+        finally:
+            self._synced_seq = max(self._synced_seq, reached)
+            self._sync_done = None
+            done.set()
+
+    def _stamp(self, event: Event) -> bytes:
+        event.seq = self.seq + 1
+        event.ts = time.time_ns() // 1_000_000
+        event.run_id = self._run_id
+        event.runtime_id = self._runtime_id
+        event.run_label = self._label
+        self.last_emit_at = self._clock()
+        return encode_event(event)
+
+    def _publish(self, event: Event, line: bytes) -> None:
+        head = EventHead(event.__struct_config__.tag, event.seq, event.ts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        self._publisher.publish((EVENT_PREFIX + line + EVENT_SUFFIX,), (head,))
+
+    def _lose(self, source: str, file: LineFile, seq: int, error: OSError) -> None:
+        is_first = not file.lost_from
+        file.lose(seq)
+        self._has_losses = True
+        if is_first:
+            _logger.error("log.write_failed", source=source, path=file.path, error=error.strerror)
+            self.emit(Error(source=source, message=f"cannot write {file.path}: {error.strerror}"))
+
+    def _tell_losses(self) -> None:
+        """For each file with a gap, tries to put the line that says so before whatever comes next."""
+        for source, file in self._files:
+            if file.lost_from:
+                self._tell_loss(source, file)
+        self._has_losses = any(file.lost_from for _, file in self._files)
+
+    def _tell_loss(self, source: str, damaged: LineFile) -> None:
+        first, last = damaged.lost_from, damaged.lost_to
+        notice = Error(
+            source=source,
+            message=f"events {first} to {last} could not be written to {damaged.path}",
+            lost_from=first,
+            lost_to=last,
+        )
+        line = self._stamp(notice)
+        if damaged.append(line + b"\n") is not None:
+            return  # still full: the notice was never there, and its seq goes to the next event
+        self.seq = notice.seq
+        damaged.lost_from = damaged.lost_to = 0
+        for _, file in self._files:
+            if file is not damaged and file.append(line + b"\n") is not None:
+                file.lose(notice.seq)
+        self._publish(notice, line)
+
+
+def _fdatasync(fd: int) -> None:
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:  # pragma: no cover - macOS
+        os.fsync(fd)

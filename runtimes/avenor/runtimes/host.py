@@ -1,0 +1,310 @@
+"""One run from the inside: what its runner works with, and where everything that happens to it is decided.
+
+The host owns the queue, the ownership, the broker and the decision to end. It knows nothing of how it is spoken to
+(`methods.py`), how it lives (`life.py`) or what its work is made of (`single.py`).
+"""
+
+import os
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+import msgspec
+import structlog
+import trio
+
+from avenor.host.atomic import remove_if_exists
+from avenor.host.ladder import Graces, StopResult
+from avenor.host.sentinelfile import clear_stale, write_sentinel
+from avenor.protocol.events import Error, PromptQueued
+from avenor.protocol.methods import PromptAccepted, RunResult
+from avenor.protocol.outcomes import Outcome
+from avenor.protocol.snapshot import Fold
+from avenor.protocol.spec import Record, permission_base
+from avenor.runtimes.attempts import RetryPlan
+from avenor.runtimes.backends.base import Backend, OpenParams
+from avenor.runtimes.conversations import Conversation, describe_left
+from avenor.runtimes.endings import Cause, Ending
+from avenor.runtimes.eventlog import EventLog
+from avenor.runtimes.ownership import Client, Ownership
+from avenor.runtimes.permission_file import FileHandler
+from avenor.runtimes.permissions import Broker
+from avenor.runtimes.prompts import Prompt, PromptQueue
+from avenor.runtimes.sinks import AgentSink
+from avenor.runtimes.turns import TurnServices
+
+_logger: Final = structlog.get_logger()
+_URGENT: Final = Graces(stdin_seconds=0.0, term_seconds=0.0, kill_seconds=Graces().kill_seconds)
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is given by the process that it lives in.
+
+    Attributes:
+        find_backend: Gives the adapter that the record names; raises `InvalidParams` if there is none.
+        open_params: Makes the parameters of a session, but for what to resume.
+        sentinel_path: Where the sentinel goes; None for a run that was not asked for one.
+        kill_all: Sends SIGKILL to everything below this process, at once.
+    """
+
+    find_backend: Callable[[], Backend]
+    open_params: Callable[[], OpenParams]
+    sentinel_path: str | None
+    kill_all: Callable[[], None]
+
+
+class RunHost:
+    """One run.
+
+    Args:
+        record: What to run, resolved.
+        log: Its event log.
+        fold: The state that its events come to; the host sets the owner in it.
+        surroundings: The process around it.
+
+    Attributes:
+        left: What closed sessions could not end, by name.
+        unverified: Why it could not be proven that nothing else is left; None if it could.
+        finished: Set when the run has ended: log, sentinel and processes.
+        result: Of the last turn, complete.
+    """
+
+    def __init__(self, record: Record, *, log: EventLog, fold: Fold, surroundings: Surroundings) -> None:
+        self.record = record
+        self.log = log
+        self.fold = fold
+        self.ending = Ending()
+        self.prompts = PromptQueue()
+        self.ownership = Ownership()
+        self.finished = trio.Event()
+        self.result = RunResult(final_output=None, stop_reason=None)
+        self.left: list[str] = []
+        self.unverified: str | None = None
+        base = permission_base(record.spec.permission_handler)
+        self.files = None if base is None else FileHandler(base, lambda text: self.report("permission", text))
+        self.broker = Broker(
+            auto_approve=record.spec.auto_approve,
+            claim_seconds=float(record.spec.permission_claim_timeout or 0.0),
+            files=self.files,
+            has_owner=lambda: self.ownership.owner is not None,
+        )
+        self.on_owner_change: Callable[[Client | None], None] = _nobody_to_tell
+        self._around = surroundings
+        self._interrupted: trio.Event | None = None
+        self._parked: Outcome | None = None
+        self._outcome: Outcome | None = None
+        self._is_urgent = False
+        self._timeout = float(record.spec.timeout or 0.0) or float("inf")
+        self._time_limit = trio.CancelScope(deadline=trio.current_time() + self._timeout)
+
+    # ---- for runners
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether the run waits for a prompt, its last turn's sentinel written."""
+        return self._parked is not None
+
+    @property
+    def retry_plan(self) -> RetryPlan:
+        """How often a failed attempt is tried again."""
+        return RetryPlan(max_retries=self.record.spec.max_retries, remaining_seconds=self._remaining_seconds)
+
+    @asynccontextmanager
+    async def open_conversation(self) -> AsyncGenerator[Conversation, None]:
+        """A conversation with an agent as the record describes it; its agent is ended at the exit."""
+        async with trio.open_nursery() as nursery:
+            conversation = Conversation(
+                self.record.spec,
+                backend=self._around.find_backend(),
+                params=self._around.open_params,
+                sink=lambda: AgentSink(self.log.emit, self.broker),
+                services=TurnServices(
+                    log=self.log,
+                    broker=self.broker,
+                    ending=self.ending,
+                    end_run=self.end,
+                    progress_seconds=float(self.record.spec.progress_timeout or 0.0),
+                ),
+                nursery=nursery,
+                graces=lambda: _URGENT if self._is_urgent else Graces(),
+                closed=self._note_closed,
+            )
+            try:
+                yield conversation
+            finally:
+                await conversation.close()
+                nursery.cancel_scope.cancel()
+
+    @contextmanager
+    def current_prompt(self) -> Generator[trio.Event, None, None]:
+        """For the time of one prompt: the event that is set when another is to cut it short."""
+        self._interrupted = trio.Event()
+        try:
+            yield self._interrupted
+        finally:
+            self._interrupted = None
+
+    async def park(self, outcome: Outcome) -> None:
+        """The turn's outcome stands until a prompt comes: writes its sentinel."""
+        self._parked = outcome
+        self._time_limit.deadline = float("inf")
+        path = self._around.sentinel_path
+        if path is None:
+            return
+        try:
+            await trio.to_thread.run_sync(write_sentinel, path, outcome)
+        except OSError as error:
+            self.report("sentinel", f"cannot write {path}: {error.strerror}")
+        if not self.is_parked:  # a prompt came meanwhile, and took away what was not there yet
+            self._clear_sentinel()
+
+    def settle(self, outcome: Outcome) -> Outcome:
+        """The work has come to this by itself; returns the outcome that counts, which an earlier cause may have set."""
+        cause = self.ending.cause
+        if self.ending.settle():
+            self._outcome = outcome
+            if unread := self.prompts.close():
+                self.report("prompts", f"{len(unread)} accepted prompts were not sent: the run has failed before them")
+        elif self._outcome is None:
+            assert cause is not None
+            self._outcome = Outcome.of(
+                cause.stop_reason,
+                run_id=self.record.run_id,
+                session_id=outcome.session_id,
+                reason=cause.reason,
+            )
+        return self._outcome
+
+    # ---- for those who steer
+
+    def end(self, cause: Cause) -> bool:
+        """Ends the run; False if it was ending already. The outcome of a parked run stays what it was."""
+        if not self.ending.decide(cause):
+            return False
+        self._outcome = self._parked
+        self.prompts.close()
+        self.broker.close()
+        _logger.info("run.ending", stop_reason=cause.stop_reason, reason=cause.reason)
+        return True
+
+    def kill(self, cause: Cause) -> None:
+        """Ends the run without any grace."""
+        self.end(cause)
+        self._is_urgent = True
+        self._around.kill_all()
+
+    def accept_prompt(self, text: str, source: str) -> PromptAccepted:
+        """Queues a prompt; durable as soon as the log is synced.
+
+        Raises:
+            Ended: The run is ending.
+            LimitReached: Too many prompts wait.
+        """
+        is_next = self._interrupted is None
+        waiting = self.prompts.add(Prompt(text=text, source=source))
+        self._accepted(text, source, waiting)
+        return PromptAccepted(accepted=True, queued=waiting - 1 if is_next else waiting)
+
+    def interrupt_and_prompt(self, text: str, source: str, *, keep_queue: bool) -> None:
+        """Cuts the current turn short and sends this prompt next; durable as soon as the log is synced.
+
+        Raises:
+            Ended: The run is ending.
+        """
+        waiting = self.prompts.put_first(Prompt(text=text, source=source), keep_queue=keep_queue)
+        if self._interrupted is not None:
+            self._interrupted.set()
+        self._accepted(text, source, waiting)
+
+    def take_ownership(self, client: Client, *, force: bool) -> None:
+        """Makes the client the owner.
+
+        Raises:
+            NotOwner: Somebody else is, and `force` was not given.
+        """
+        before = self.ownership.owner
+        self.ownership.take(client, force=force)
+        self._note_owner(before)
+
+    def release_ownership(self, client: Client) -> None:
+        """Gives up what the client owned, if it did."""
+        before = self.ownership.owner
+        self.ownership.release(client)
+        self._note_owner(before)
+
+    def connection_lost(self, connection: str) -> None:
+        """Gives up what a connection, or any client named over it, owned."""
+        before = self.ownership.owner
+        self.ownership.connection_lost(connection)
+        self._note_owner(before)
+
+    # ---- for the life of the run
+
+    async def watch_time_limit(self) -> None:
+        """Ends the run when its timeout is over. The time stands still while the run is parked."""
+        with self._time_limit:
+            await trio.sleep_forever()
+        self.end(Cause(stop_reason="timeout", reason=f"the run took longer than {self._timeout:g} s"))
+
+    def clear_stale_files(self) -> None:
+        """Removes sentinel and permission files that an earlier run left."""
+        try:
+            clear_stale(self._around.sentinel_path, permission_base(self.record.spec.permission_handler))
+        except OSError as error:
+            self.report("start", f"cannot remove what an earlier run left: {error}")
+
+    def check_sentinel(self) -> None:
+        """Reports a sentinel that will not be writable while there is still a log to say so in."""
+        path = self._around.sentinel_path
+        if path is not None and self._parked is None and not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
+            self.report("sentinel", f"cannot write {path}: its directory is missing or not writable")
+
+    async def write_final_sentinel(self, outcome: Outcome) -> None:
+        """Writes the sentinel of the run's end; a parked run's stays as it was. What fails is told on stderr."""
+        path = self._around.sentinel_path
+        if path is None or self._parked is not None:
+            return
+        try:
+            await trio.to_thread.run_sync(write_sentinel, path, outcome)
+        except OSError as error:
+            _logger.error("sentinel.not_written", path=path, error=str(error))
+
+    def report(self, source: str, message: str) -> None:
+        """Tells of a problem beside the work: in the log, and on stderr."""
+        _logger.warning("run.problem", source=source, message=message)
+        self.log.emit(Error(source=source, message=message))
+
+    # ---- its own
+
+    def _accepted(self, text: str, source: str, waiting: int) -> None:
+        if self._parked is not None:
+            self._parked = None
+            self._time_limit.deadline = trio.current_time() + self._timeout
+            self._clear_sentinel()
+        self.log.emit(PromptQueued(text=text, source=source, queued=waiting))
+
+    def _note_owner(self, before: Client | None) -> None:
+        if self.ownership.owner != before:
+            self.fold.state.owner = self.ownership.owner_name
+            self.broker.owner_changed()
+            self.on_owner_change(before)
+
+    def _note_closed(self, stopped: StopResult) -> None:
+        self.left.extend(describe_left(stopped))
+        self.unverified = stopped.unverified or self.unverified
+
+    def _remaining_seconds(self) -> float:
+        return self._time_limit.deadline - trio.current_time()
+
+    def _clear_sentinel(self) -> None:
+        path = self._around.sentinel_path
+        if path is None:
+            return
+        try:
+            remove_if_exists(path)
+        except OSError as error:
+            self.report("sentinel", f"cannot remove {path}: {error.strerror}")
+
+
+def _nobody_to_tell(_old: Client | None) -> None:
+    pass

@@ -1,0 +1,201 @@
+"""The entry of a runtime process: takes its directory, and runs what is in it.
+
+`run_directory` is a runtime under a supervisor, which has written the record; `run_once` is `avenor run`, which writes
+one in a directory of its own. From there on they are the same.
+"""
+
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+import trio
+
+from avenor.host.lock import FileLock
+from avenor.host.logfile import last_event_named
+from avenor.host.rundir import RunDir
+from avenor.host.sentinelfile import write_sentinel
+from avenor.host.tree import become_subreaper
+from avenor.protocol.errors import AvenorError, InvalidParams, SpawnError
+from avenor.protocol.outcomes import ExitCode, Outcome
+from avenor.protocol.spec import Record, RunSpec, resolve_spec
+from avenor.runtimes.life import END_SIGNALS
+from avenor.runtimes.logs import configure_logs
+from avenor.runtimes.process import Ended, Listening, Place, run_process
+from avenor.runtimes.readiness import Readiness
+from avenor.runtimes.terminal import make_view, print_reply
+
+_logger: Final = structlog.get_logger()
+
+
+def run_directory(path: str, ready_fd: int) -> int:
+    """Runs the record in a runtime directory to its end; returns the exit code.
+
+    Args:
+        path: The directory, with its record in it.
+        ready_fd: Gets one line, `ready` once the socket answers, or `error` and an error object; closed then.
+    """
+    ready = Readiness(ready_fd)
+    _hold_signals()
+    configure_logs(level="info", is_terminal=False)
+    rundir = RunDir(path)
+    try:
+        record = _take(rundir)
+    except AvenorError as error:
+        _logger.error("runtime.not_started", error=error.message)
+        ready.tell(error)
+        return ExitCode.FAILED
+    place = Place(
+        rundir=rundir,
+        identity=rundir.write_process(),
+        sentinel_path=record.spec.sentinel_file or str(rundir.sentinel_path),
+        sockets=[Listening(path=str(rundir.socket_path), is_private=True)],
+        told=ready.tell,
+    )
+    return _run(record, place).outcome.exit_code
+
+
+def run_once(spec: RunSpec, *, quiet: bool = False, control_socket: str | None = None) -> int:
+    """Runs one spec in this process, as `avenor run` does; returns the exit code.
+
+    The run is shown on the terminal as it goes; a stdout that is no terminal gets only the final reply. What is wrong
+    with the spec is told on stderr, and in the sentinel if it named one.
+
+    Args:
+        spec: As the user gave it; relative paths and defaults are resolved here, against the current directory.
+        quiet: Shows nothing.
+        control_socket: Where to listen, if anywhere.
+    """
+    _hold_signals()
+    configure_logs(level="error", is_terminal=sys.stderr.isatty())
+    try:
+        record = _own_record(spec)
+        directory = Path(tempfile.mkdtemp(prefix="run-", dir=_runs_directory()))
+    except AvenorError as error:
+        return _refuse(spec, error)
+    except OSError as error:
+        return _refuse(spec, SpawnError(f"cannot make a directory for the run: {error}"))
+    try:
+        ended = _run_in(directory, record, quiet=quiet, control_socket=control_socket)
+    except OSError as error:
+        return _refuse(spec, SpawnError(f"cannot use {directory} for the run: {error}"))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    if not quiet and not sys.stdout.isatty() and ended.result.final_output:
+        print_reply(ended.result.final_output)
+    return ended.outcome.exit_code
+
+
+def _run_in(directory: Path, record: Record, *, quiet: bool, control_socket: str | None) -> Ended:
+    rundir = RunDir(directory)
+    lock = FileLock(rundir.lock_path)
+    if not lock.try_acquire():
+        raise AssertionError(f"somebody locked our new directory {directory}")
+    socket_path = None if control_socket is None else os.path.abspath(control_socket)
+    place = Place(
+        rundir=rundir,
+        identity=rundir.write_process(),
+        sentinel_path=record.spec.sentinel_file,
+        sockets=[] if socket_path is None else [Listening(path=socket_path, is_private=False)],
+        told=_tell_start_error,
+        view=make_view(quiet=quiet),
+    )
+    try:
+        return _run(record, place)
+    finally:
+        lock.release()
+
+
+def _run(record: Record, place: Place) -> Ended:
+    become_subreaper()
+    return trio.run(run_process, record, place)
+
+
+# The lock is held for life; if this were collected, it would be free.
+_held: list[FileLock] = []
+
+
+def _take(rundir: RunDir) -> Record:
+    """The record of a directory that nobody else runs in, and nobody has.
+
+    Raises:
+        SpawnError: It is taken, has ended, or has no usable record.
+    """
+    lock = FileLock(rundir.lock_path)
+    if not lock.try_acquire():
+        raise SpawnError(f"{rundir.path}: another process runs in it")
+    _held.append(lock)
+    if last_event_named(rundir.log_path, "run.end") is not None:
+        raise SpawnError(f"{rundir.path}: the run in it has ended already")
+    try:
+        return msgspec.json.decode(rundir.read_record() or b"", type=Record)
+    except (OSError, msgspec.DecodeError) as error:
+        raise SpawnError(f"{rundir.record_path}: cannot read the record: {error}") from error
+
+
+def _own_record(spec: RunSpec) -> Record:
+    resolved = resolve_spec(spec, base=os.getcwd())
+    return Record(
+        runtime_id="",
+        run_id=resolved.run_id or f"run_{secrets.token_hex(6)}",
+        spec=resolved,
+        prompt=_prompt_of(resolved),
+        created_at=time.time_ns() // 1_000_000,
+        version=version("avenor"),
+    )
+
+
+def _prompt_of(spec: RunSpec) -> str:
+    if spec.prompt_file is None:
+        return spec.prompt or ""
+    try:
+        text = Path(spec.prompt_file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidParams(
+            f"prompt_file {spec.prompt_file}: cannot read it: {error}", data={"field": "prompt_file"}
+        ) from error
+    if not text.strip():
+        raise InvalidParams(
+            f"prompt_file {spec.prompt_file}: it is empty, give it some text", data={"field": "prompt_file"}
+        )
+    return text
+
+
+def _runs_directory() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    directory = Path(state, "avenor", "runs")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory
+
+
+def _refuse(spec: RunSpec, error: AvenorError) -> int:
+    print(f"avenor: {error.message}", file=sys.stderr)
+    if spec.sentinel_file is not None:
+        path = os.path.join(os.path.abspath(spec.dir), spec.sentinel_file)
+        outcome = Outcome.of(error.reason_word, run_id=spec.run_id or "", reason=error.message)
+        try:
+            write_sentinel(path, outcome)
+        except OSError as problem:
+            print(f"avenor: cannot write the sentinel {path}: {problem.strerror}", file=sys.stderr)
+    return ExitCode.FAILED
+
+
+def _tell_start_error(error: AvenorError | None) -> None:
+    if error is not None:
+        print(f"avenor: {error.message}", file=sys.stderr)
+
+
+def _hold_signals() -> None:
+    """Nothing ends us before there is a run that can say so; they are let through when it watches for them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+    # A reader that goes away, or a file that grows too large, is an error of a write, not our end.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

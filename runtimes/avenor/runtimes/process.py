@@ -1,0 +1,263 @@
+"""One run in one process: opens its files, serves its sockets, lives it, and stops serving.
+
+This is where the parts of a run are put together; what it runs in is given by `main.py`.
+"""
+
+import os
+import shlex
+import socket
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from signal import SIGKILL
+
+import msgspec
+import trio
+
+from avenor.control.hub import EventHub
+from avenor.host.identity import ProcessId, signal_process
+from avenor.host.logfile import last_seq, repair
+from avenor.host.procs import ProcsFile
+from avenor.host.rundir import RunDir
+from avenor.host.tree import descendants
+from avenor.host.unixsock import bind_listener, remove_if_ours, socket_inode
+from avenor.protocol.errors import AvenorError, ConfigError, InvalidParams, SpawnError
+from avenor.protocol.events import EventHead
+from avenor.protocol.methods import RunResult
+from avenor.protocol.outcomes import Outcome
+from avenor.protocol.snapshot import Fold, Snapshot
+from avenor.protocol.spec import Record
+from avenor.runtimes.backends.base import OpenParams
+from avenor.runtimes.backends.registry import get_backend
+from avenor.runtimes.environment import agent_environment, tree_tag
+from avenor.runtimes.eventlog import EventLog, LineFile, Publisher, Stamp
+from avenor.runtimes.host import RunHost, Surroundings
+from avenor.runtimes.life import fail_to_start, live, watch_signals
+from avenor.runtimes.serving import make_server
+from avenor.runtimes.single import run_single
+from avenor.runtimes.terminal import View
+
+
+class Listening(msgspec.Struct, frozen=True, kw_only=True):
+    """A socket to serve.
+
+    Attributes:
+        is_private: Whether the path is ours, which may be longer than foreign clients can dial.
+    """
+
+    path: str
+    is_private: bool
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run happens.
+
+    Attributes:
+        rundir: Its directory, whose lock this process holds.
+        identity: This process.
+        sentinel_path: None for a run that was not asked for one.
+        sockets: Where to listen.
+        told: Called once, with None when the sockets answer, or with what kept the run from starting.
+        view: Shows the run to a person.
+    """
+
+    rundir: RunDir
+    identity: ProcessId
+    sentinel_path: str | None
+    sockets: Sequence[Listening]
+    told: Callable[[AvenorError | None], None]
+    view: View | None = None
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to, and its last turn's result."""
+
+    outcome: Outcome
+    result: RunResult
+
+
+async def run_process(record: Record, place: Place) -> Ended:
+    """Runs a record to its end.
+
+    Raises:
+        OSError: The runtime's own log cannot be opened; nothing else was done.
+    """
+    hub = EventHub(record.runtime_id or None, place.rundir.log_path, Fold(_first_snapshot(record, place)))
+    journal = _open_journal(place.rundir)
+    log_error: AvenorError | None = None
+    copy: LineFile | None = None
+    try:
+        copy = _open_copy(record, place.rundir)
+    except ConfigError as error:
+        log_error = error
+    log = EventLog(
+        journal=journal,
+        copy=copy,
+        stamp=Stamp(run_id=record.run_id, runtime_id=record.runtime_id, label=record.spec.label),
+        publisher=hub if place.view is None else _Both(hub, place.view),
+        clock=trio.current_time,
+        seq=hub.latest_seq,
+    )
+    try:
+        host = RunHost(record, log=log, fold=hub.fold, surroundings=_surroundings(record, place))
+        outcome = await _serve_and_live(host, hub, place, log_error)
+    finally:
+        log.close()
+    return Ended(outcome=outcome, result=host.result)
+
+
+async def _serve_and_live(host: RunHost, hub: EventHub, place: Place, problem: AvenorError | None) -> Outcome:
+    with ExitStack() as sockets:
+        listeners: list[socket.socket] = []
+        try:
+            listeners = [sockets.enter_context(_bound(listening)) for listening in place.sockets]
+        except AvenorError as error:
+            problem = problem or error
+        server = make_server(host, hub, place.identity)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(watch_signals, host)
+            for listener in listeners:
+                await nursery.start(server.serve, listener)
+            if place.view is not None:
+                nursery.start_soon(place.view.run)
+            place.told(problem)
+            outcome = await _live_or_fail(host, problem)
+            await server.close()
+            if place.view is not None:
+                await place.view.wait_shown()
+            nursery.cancel_scope.cancel()
+    return outcome
+
+
+async def _live_or_fail(host: RunHost, problem: AvenorError | None) -> Outcome:
+    if problem is None:
+        return await live(host, run_single)
+    outcome = Outcome.of(problem.reason_word, run_id=host.record.run_id, reason=problem.message)
+    return await fail_to_start(host, outcome)
+
+
+@contextmanager
+def _bound(listening: Listening) -> Generator[socket.socket, None, None]:
+    """A listener, whose file is removed at the end if it is still ours.
+
+    Raises:
+        AvenorError: It cannot be bound.
+    """
+    path = listening.path
+    try:
+        listener = bind_listener(path, allow_long_path=listening.is_private)
+    except OSError as error:
+        raise SpawnError(f"cannot listen on {path}: {error.strerror}; choose another path") from error
+    with listener:
+        inode = socket_inode(path)
+        try:
+            yield listener
+        finally:
+            remove_if_ours(path, inode)
+
+
+def _first_snapshot(record: Record, place: Place) -> Snapshot:
+    """What is known of a run before its first event."""
+    spec = record.spec
+    return Snapshot(
+        runtime_id=record.runtime_id or None,
+        run_id=record.run_id,
+        label=spec.label,
+        agent=spec.agent,
+        model=spec.model,
+        backend=spec.backend,
+        dir=spec.dir,
+        latest_seq=_last_seq(place.rundir),
+        max_retries=spec.max_retries,
+        pid=place.identity.pid,
+        on_event=spec.on_event or str(place.rundir.log_path),
+        sentinel_file=place.sentinel_path,
+        parent_id=record.parent_id,
+        depth=record.depth,
+    )
+
+
+def _last_seq(rundir: RunDir) -> int:
+    """Of a log that an earlier process left, whose torn end is cut; 0 for a new one."""
+    path = rundir.log_path
+    if not path.exists():
+        return 0
+    repair(path)
+    return last_seq(path)
+
+
+def _open_journal(rundir: RunDir) -> LineFile:
+    return LineFile(str(rundir.log_path), truncate=False)
+
+
+def _open_copy(record: Record, rundir: RunDir) -> LineFile | None:
+    """The file of `--on-event`, unless that is the journal itself.
+
+    Raises:
+        ConfigError: It cannot be opened.
+    """
+    path = record.spec.on_event
+    if path is None or os.path.realpath(path) == os.path.realpath(rundir.log_path):
+        return None
+    try:
+        return LineFile(path, truncate=True)
+    except OSError as error:
+        raise ConfigError(
+            f"on_event {path}: {error.strerror}; choose a file that can be written", data={"field": "on_event"}
+        ) from error
+
+
+def _surroundings(record: Record, place: Place) -> Surroundings:
+    tag = tree_tag(place.identity.pid, place.identity.start_ticks)
+    env = agent_environment(record, os.environ, tag)
+    spec = record.spec
+
+    def open_params() -> OpenParams:
+        return OpenParams(
+            cwd=spec.dir,
+            env=env,
+            tag=tag,
+            procs=ProcsFile(place.rundir.procs_path),
+            agent=spec.agent,
+            model=spec.model,
+            thinking=spec.thinking,
+            command=_command(spec.agent_command),
+            script=spec.script,
+            label=spec.label,
+            owns_process=True,
+        )
+
+    return Surroundings(
+        find_backend=lambda: get_backend(spec.backend),
+        open_params=open_params,
+        sentinel_path=place.sentinel_path,
+        kill_all=_kill_all,
+    )
+
+
+def _command(line: str | None) -> list[str]:
+    """The words of a program line.
+
+    Raises:
+        InvalidParams: A quote is not closed.
+    """
+    try:
+        return shlex.split(line or "")
+    except ValueError as error:
+        raise InvalidParams(f"agent_command {line!r}: {error}", data={"field": "agent_command"}) from error
+
+
+def _kill_all() -> None:
+    for found in descendants(os.getpid()):
+        signal_process(found.id, SIGKILL)
+
+
+class _Both:
+    """Publishes to the hub and to the view."""
+
+    def __init__(self, hub: Publisher, view: Publisher) -> None:
+        self._hub = hub
+        self._view = view
+
+    def publish(self, lines: Sequence[bytes], heads: Sequence[EventHead]) -> None:
+        self._hub.publish(lines, heads)
+        self._view.publish(lines, heads)

@@ -1,0 +1,95 @@
+"""The single run: one session, a prompt, then whatever prompts are queued behind it."""
+
+import trio
+
+from avenor.protocol.methods import RunResult
+from avenor.protocol.outcomes import Outcome
+from avenor.protocol.spec import Record
+from avenor.runtimes.attempts import run_prompt
+from avenor.runtimes.conversations import Conversation
+from avenor.runtimes.host import RunHost
+from avenor.runtimes.prompts import Prompt
+from avenor.runtimes.turns import TurnResult
+
+
+async def run_single(config: Record, host: RunHost) -> Outcome:
+    """Runs the record's prompt and all that follow it; returns what the run came to.
+
+    The run ends when its queue is empty or, if the record says that it parks, when a cause ends it while it is parked,
+    or nobody has sent a prompt for as long as it may wait.
+    """
+    async with host.open_conversation() as conversation:
+        return await _SingleRun(config, host, conversation).converse()
+
+
+class _SingleRun:
+    def __init__(self, config: Record, host: RunHost, conversation: Conversation) -> None:
+        self._config = config
+        self._host = host
+        self._conversation = conversation
+
+    async def converse(self) -> Outcome:
+        prompt = Prompt(text=self._config.prompt, source="run")
+        while True:
+            result = await self._say(prompt)
+            # Until the outcome is settled nothing awaits, so that no prompt is accepted into a run that has ended.
+            following = self._following(result)
+            if following is None and self._host.is_parked:
+                following = await self._wait_parked()
+            if following is None:
+                return self._host.settle(self._outcome(result))
+            if not result.is_session_usable:
+                await self._conversation.close()
+            prompt = following
+
+    async def _say(self, prompt: Prompt) -> TurnResult:
+        with self._host.current_prompt() as interrupted:
+            return await run_prompt(
+                self._conversation,
+                prompt,
+                plan=self._host.retry_plan,
+                log=self._host.log,
+                ending=self._host.ending,
+                interrupted=interrupted,
+                queued=lambda: len(self._host.prompts),
+                finishing=self._finish_turn,
+            )
+
+    async def _finish_turn(self, result: TurnResult) -> None:
+        """Decides, before the end of a clean turn is told, whether the run parks or ends with it."""
+        self._host.result = RunResult(final_output=result.final_output, stop_reason=result.stop_reason)
+        if not result.is_clean or len(self._host.prompts):
+            return
+        if self._config.parks:
+            await self._host.park(self._outcome(result))
+        else:
+            self._host.settle(self._outcome(result))
+
+    def _following(self, result: TurnResult) -> Prompt | None:
+        """The next prompt, if one waits and this result lets the run go on."""
+        if result.is_clean or result.is_session_usable or result.was_interrupted:
+            return self._host.prompts.take_nowait()
+        return None
+
+    async def _wait_parked(self) -> Prompt | None:
+        """Waits for a prompt; None when the run is to end."""
+        timeout = self._config.parked_timeout or float("inf")
+        with self._host.ending.interruptible(), trio.move_on_after(timeout):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._close_when_lost)
+                await self._host.prompts.wait_arrival()
+                nursery.cancel_scope.cancel()
+        return self._host.prompts.take_nowait()
+
+    async def _close_when_lost(self) -> None:
+        """An agent that dies while nobody waits for it is opened again by the next prompt."""
+        how = await self._conversation.wait_lost()
+        await self._conversation.close(error=f"the agent ended while the run was parked: {how}")
+
+    def _outcome(self, result: TurnResult) -> Outcome:
+        return Outcome.of(
+            result.stop_reason,
+            run_id=self._config.run_id,
+            session_id=self._conversation.session_id,
+            reason=None if result.failure is None else result.failure.message,
+        )

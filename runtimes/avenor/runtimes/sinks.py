@@ -1,0 +1,71 @@
+"""Where an agent session reports to: stamps events, reads along with the turn, and brings questions to the broker."""
+
+from collections.abc import Callable
+
+from msgspec import UNSET
+
+from avenor.protocol.events import Event
+from avenor.runtimes.agentstatus import StatusReporter
+from avenor.runtimes.backends.base import PermissionAnswer, PermissionAsk
+from avenor.runtimes.permissions import Broker
+from avenor.runtimes.readings import Reading, looks_like
+
+
+class AgentSink:
+    """The `SessionSink` of one agent process.
+
+    Args:
+        emit: The event log's.
+        broker: Settles what the agent asks.
+
+    Attributes:
+        session_id: Stamped on every event once it is known.
+        reading: Reads along while a turn runs.
+        status: Tells what the agent is at.
+    """
+
+    def __init__(self, emit: Callable[[Event], None], broker: Broker) -> None:
+        self.session_id = ""
+        self.reading: Reading | None = None
+        self.status = StatusReporter(self._stamp_and_emit)
+        self._emit = emit
+        self._broker = broker
+
+    def emit(self, event: Event) -> None:
+        """Takes the next event of the session."""
+        self._stamp_and_emit(event)
+        if self.reading is None:
+            return
+        statuses = self.reading.note(event)
+        if statuses:
+            for directive in statuses:
+                self.status.said(directive)
+        elif (phase := looks_like(event)) is not None:
+            self.status.observed(phase)
+
+    async def ask_permission(self, request: PermissionAsk) -> PermissionAnswer:
+        """Brings a question to the broker. See `SessionSink`."""
+        return await self._broker.ask(request, session_id=self.session_id, emit=self._note_permission)
+
+    def begin_turn(self) -> Reading:
+        """From now on events belong to a turn."""
+        self.reading = Reading()
+        self.status.turn_started()
+        return self.reading
+
+    def end_turn(self) -> None:
+        """The turn is over; what comes now belongs to none."""
+        if self.reading is not None:
+            for directive in self.reading.end():
+                self.status.said(directive)
+            self.reading = None
+            self.status.turn_ended()
+
+    def _note_permission(self, event: Event) -> None:
+        """Takes the broker's events about a question of this session."""
+        self.emit(event)
+        self.status.permission_event(event)
+
+    def _stamp_and_emit(self, event: Event) -> None:
+        event.session_id = self.session_id or UNSET
+        self._emit(event)
