@@ -1,5 +1,6 @@
 """What a spawn asks for, and how it is refused."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,16 @@ def test_a_refusal_names_the_field(params: dict[str, Any], field: str) -> None:
     assert refused.value.code == -32602
     assert refused.value.data["field"] == field
     assert refused.value.data["errors"][0]["message"]
+
+
+@pytest.mark.parametrize("field", ["prompt_file", "script"])
+def test_a_file_that_could_make_us_wait_is_refused(tmp_path: Path, field: str) -> None:
+    """A FIFO that nobody writes to would stop the whole supervisor."""
+    os.mkfifo(tmp_path / "pipe")
+    given = {"prompt": None} if field == "prompt_file" else {}
+    with pytest.raises(AvenorError, match="not a regular file") as refused:
+        read_request(raw(**given, **{field: str(tmp_path / "pipe")}), claim_seconds=30)
+    assert refused.value.data["field"] == field
 
 
 def test_all_mistakes_are_listed() -> None:

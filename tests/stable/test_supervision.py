@@ -228,6 +228,64 @@ async def test_without_an_id_the_only_live_runtime_is_meant(tmp_path: Path) -> N
         assert (await client.refusal("status", runtime_id="rt_9"))["data"]["candidates"] == ["rt_2"]
 
 
+async def test_a_runtime_goes_by_its_label_and_its_run_id_too(tmp_path: Path) -> None:
+    """Live ones are meant before ended ones; a name that several have is an error that lists them."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await stable.spawned(client, label="review", run_id="run_a")
+        await stable.spawned(client, label="review")
+        await stable.spawned(client, label="fix")
+        assert (await client.call("status", runtime_id="fix"))["runtime_id"] == "rt_3"
+        assert (await client.call("status", runtime_id="run_a"))["runtime_id"] == "rt_1"
+        assert (await client.refusal("status", runtime_id="review"))["data"]["candidates"] == ["rt_1", "rt_2"]
+        await client.call("cancel", runtime_id="run_a")
+        assert stable.runtime("rt_1").calls[-1][2]["runtime_id"] == "rt_1"
+        assert (await client.call("status", runtime_id="review"))["runtime_id"] == "rt_2"
+
+
+async def test_prune_forgets_what_ended_long_ago(tmp_path: Path) -> None:
+    """Directories and list entries go, live runtimes stay, and no id comes back."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await stable.spawned(client, key="k")
+        await stable.spawned(client, parent_id="rt_1")
+        await stable.spawned(client)
+        for runtime_id in ("rt_2", "rt_3"):
+            await client.call("cancel", runtime_id=runtime_id)
+        assert (await client.call("prune", keep="30000d"))["pruned"] == []  # the fakes end in 1970
+        assert (await client.call("prune", keep="1h"))["pruned"] == ["rt_2", "rt_3"]
+        assert [each["runtime_id"] for each in await client.call("list")] == ["rt_1"]
+        assert (await client.call("status", runtime_id="rt_1"))["children"] == []
+        assert [path.name for path in (tmp_path / "state").glob("rt_*")] == ["rt_1"]
+        assert (await client.refusal("history", runtime_id="rt_2"))["data"]["reason"] == "no_such_runtime"
+        assert (await client.call("spawn", **SPAWN, wait="started"))["runtime_id"] == "rt_4"
+
+
+@pytest.mark.parametrize("keep", ["soon", -1])
+async def test_prune_refuses_what_is_no_time(tmp_path: Path, keep: object) -> None:
+    """Nothing is removed."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        refusal = await client.refusal("prune", keep=keep)
+        assert (refusal["code"], refusal["data"]["field"]) == (-32602, "keep")
+
+
+async def test_what_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the first directory; the others are gone."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        await client.call("cancel", runtime_id="rt_1")
+
+        def refuse(path: Path) -> None:
+            raise PermissionError(f"{path} stays")
+
+        monkeypatch.setattr("shutil.rmtree", refuse)
+        refusal = await client.refusal("prune", keep=0)
+        assert "rt_1 stays" in refusal["message"]
+        assert refusal["data"]["retryable"] is True
+
+
 async def test_spawns_beyond_the_limit_wait_and_start_in_order(tmp_path: Path) -> None:
     """A queued spawn has its id and record at once, is listed as queued, and starts when there is a place."""
     async with open_stable(tmp_path, max_runtimes=1, queue=2) as stable:

@@ -60,14 +60,17 @@ class Identifiers:
             self._last = number
             return path.name, path
 
-    def write_mark(self) -> None:
+    def write_mark(self, *, durable: bool = False) -> None:
         """Write down the highest number given, for when its directory is gone. From any thread.
+
+        Args:
+            durable: Return when it is on the disk.
 
         Raises:
             OSError: It could not be written.
         """
         with self._marking:  # so that an older number never replaces a newer one
-            write_atomic(self._state_dir / _MARK, f"{self._last}\n".encode(), durable=False)
+            write_atomic(self._state_dir / _MARK, f"{self._last}\n".encode(), durable=durable)
 
 
 def _numbers(names: Iterable[str]) -> list[int]:

@@ -55,12 +55,22 @@ class Registry:
         """The runtime is live no more."""
         self._live.pop(runtime.id, None)
 
+    def forget(self, runtime: Runtime) -> None:
+        """The runtime has ended, and its directory goes."""
+        del self._all[runtime.id]
+        if self.by_key.get(runtime.record.key or "") is runtime:
+            del self.by_key[runtime.record.key or ""]
+        parent = self._all.get(runtime.record.parent_id or "")
+        if parent is not None:
+            parent.state.children = [child for child in parent.state.children if child != runtime.id]
+            parent.revise()
+
     def get(self, runtime_id: str) -> Runtime | None:
         """The runtime with this id."""
         return self._all.get(runtime_id)
 
     def resolve(self, runtime_id: str | None) -> Runtime:
-        """The runtime that a client means; with no id, the only live one.
+        """The runtime that a client means: by its id, its run id or its label; with none of them, the only live one.
 
         Raises:
             NoSuchRuntime: There is none, or several could be meant; `data.candidates` lists those.
@@ -68,11 +78,7 @@ class Registry:
         if runtime_id is None:
             return self._only_live()
         runtime = self._all.get(runtime_id)
-        if runtime is None:
-            raise NoSuchRuntime(
-                f"there is no runtime {runtime_id!r}: `list` shows all", data={"candidates": self._candidates()}
-            )
-        return runtime
+        return self._named(runtime_id) if runtime is None else runtime
 
     def tree_size(self, runtime: Runtime) -> int:
         """How many live runtimes the tree of parents and children has that this one belongs to."""
@@ -90,6 +96,24 @@ class Registry:
     def on_hub_added(self, action: Callable[[EventHub], None]) -> None:
         """See `HubSource.on_hub_added`."""
         self._on_added.append(action)
+
+    def _named(self, name: str) -> Runtime:
+        """The runtime with this run id or label; of several, the only live one."""
+        named = [
+            runtime for runtime in self._all.values() if name in (runtime.record.run_id, runtime.record.spec.label)
+        ]
+        chosen = [runtime for runtime in named if runtime.is_live] or named
+        if len(chosen) == 1:
+            return chosen[0]
+        if not chosen:
+            raise NoSuchRuntime(
+                f"there is no runtime {name!r}: `list` shows all", data={"candidates": self._candidates()}
+            )
+        ids = [runtime.id for runtime in chosen]
+        raise NoSuchRuntime(
+            f"{len(ids)} runtimes are called {name!r}: name one of them by its id ({', '.join(ids[:_SHOWN])})",
+            data={"candidates": ids},
+        )
 
     def _only_live(self) -> Runtime:
         candidates = self._candidates()

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -17,7 +18,7 @@ from avenor.protocol.validation import find_mistakes
 T = TypeVar("T")
 
 # A prompt is sent to the agent in one line; what cannot be said over our own socket is refused here as well.
-_PROMPT_LIMIT_BYTES: Final = 16 * 1024 * 1024
+_FILE_LIMIT_BYTES: Final = 16 * 1024 * 1024
 
 
 class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,16 +97,11 @@ def _check_dir(directory: str) -> None:
 
 
 def _read_prompt(path: str) -> str:
+    data = _read_file("prompt_file", path)
     try:
-        with open(path, "rb") as file:
-            data = file.read(_PROMPT_LIMIT_BYTES + 1)
         text = data.decode()
-    except OSError as error:
-        raise _bad("prompt_file", f"prompt_file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise _bad("prompt_file", f"prompt_file {path}: it is not UTF-8") from error
-    if len(data) > _PROMPT_LIMIT_BYTES:
-        raise _bad("prompt_file", f"prompt_file {path}: it has more than {_PROMPT_LIMIT_BYTES} bytes")
     if not text.strip():
         raise _bad("prompt_file", f"prompt_file {path}: it is empty")
     return text
@@ -114,15 +110,31 @@ def _read_prompt(path: str) -> str:
 def _check_script(path: str | None) -> None:
     if path is None:
         return
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise _bad("script", f"script {path}: {error.strerror}") from error
+    data = _read_file("script", path)
     try:
         load_script(data, file=path)
     except AvenorError as error:
         error.data.setdefault("field", "script")
         raise
+
+
+def _read_file(field: str, path: str) -> bytes:
+    """What is in a regular file. Anything else (a FIFO, a device) could make the supervisor wait."""
+    try:
+        # Opened so that a FIFO without a writer does not wait, and looked at only then: the path may change meanwhile.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise _bad(field, f"{field} {path}: it is not a regular file")
+            with open(descriptor, "rb", closefd=False) as file:
+                data = file.read(_FILE_LIMIT_BYTES + 1)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _bad(field, f"{field} {path}: {error.strerror}") from error
+    if len(data) > _FILE_LIMIT_BYTES:
+        raise _bad(field, f"{field} {path}: it has more than {_FILE_LIMIT_BYTES} bytes")
+    return data
 
 
 def _bad(field: str, message: str) -> InvalidParams:

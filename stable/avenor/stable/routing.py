@@ -90,6 +90,7 @@ class Router:
 def _send(runtime: Runtime, call: Call, name: str, params: Target) -> Awaitable[msgspec.Raw]:
     assert runtime.link is not None
     _logger.debug("request.passed_on", method=name, runtime_id=runtime.id, client=call.client_id)
+    params = msgspec.structs.replace(params, runtime_id=runtime.id)  # it may have been called by its label
     return runtime.link.call(call.client_id, name, msgspec.Raw(_encode(params))).wait()
 
 

@@ -23,6 +23,7 @@ from avenor.stable.launcher import Launcher
 from avenor.stable.link import Link
 from avenor.stable.loading import fold_log
 from avenor.stable.options import Options
+from avenor.stable.pruning import add_pruning
 from avenor.stable.records import Surroundings, own_environ, read_umask, sync_record
 from avenor.stable.registry import Registry
 from avenor.stable.routing import add_routing
@@ -163,6 +164,7 @@ class Supervision:
         )
         table = make_methods(self._registry, spawner, self._shutdown, version=around.version)
         add_routing(table, self._registry, self._end_queued)
+        add_pruning(table, self._registry, self._identifiers)
         return table
 
     def _spawn_refusal(self) -> Refused | None:
