@@ -19,7 +19,7 @@ def fold(*events: ev.AnyEvent) -> Snapshot:
 
 
 START = (
-    ev.RunStart(kind="single", backend="scripted", dir="/d", version="0", run_label="x"),
+    ev.RunStart(kind="single", backend="scripted", dir="/d", version="0", run_label="x", parks=True),
     ev.SessionStart(backend="scripted", dir="/d", model="m", agent="a", session_id="ses_1"),
     ev.TurnStart(text="go", source="initial"),
 )
@@ -64,6 +64,13 @@ def test_a_turn_that_ends_with_prompts_waiting_is_not_idle() -> None:
     state = fold(*START, ev.PromptQueued(text="more", source="control", queued=1), ev.TurnEnd(stop_reason="end_turn"))
 
     assert (state.status, state.queued_prompts) == ("running", 1)
+
+
+def test_a_run_that_does_not_park_is_never_idle() -> None:
+    """Between its last turn and its end it still runs, so that nobody who waits for it is told too early."""
+    start = ev.RunStart(kind="single", backend="scripted", dir="/d", version="0")
+
+    assert fold(start, *START[1:], ev.TurnEnd(stop_reason="end_turn")).status == "running"
 
 
 def test_an_interrupted_turn_is_not_idle() -> None:

@@ -89,10 +89,13 @@ class OwnKind(Event, kw_only=True):
 
 
 class RunStart(OwnKind, kw_only=True, tag="run.start"):
+    """A run begins; `parks` says that after a clean turn it stays for follow-up prompts."""
+
     kind: RunKind
     backend: str
     dir: str
     version: str
+    parks: bool = False
 
 
 class RunResumed(KindStamped, kw_only=True, tag="run.resumed"):

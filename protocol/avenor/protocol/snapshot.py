@@ -160,6 +160,7 @@ class Fold:
 
     def __init__(self, base: Snapshot) -> None:
         self.state = base
+        self._parks = False
 
     def apply_line(self, head: EventHead, line: bytes) -> None:
         """Takes one event line, whose head the caller has peeked at."""
@@ -184,6 +185,10 @@ class Fold:
         handler = _HANDLERS.get(type(event))
         if handler is not None:
             handler(self.state, event)
+        if isinstance(event, RunStart):
+            self._parks = event.parks
+        elif isinstance(event, TurnEnd):
+            self._note_parked(event)
 
     def snapshot(self, now_ms: int) -> Snapshot:
         """The state at `now_ms` (Unix milliseconds); valid until the next event, encode it at once."""
@@ -192,6 +197,12 @@ class Fold:
         if state.status in ("starting", "running") and not state.permissions and state.updated_at is not None:
             state.silent_for_ms = max(0, now_ms - state.updated_at)
         return state
+
+    def _note_parked(self, event: TurnEnd) -> None:
+        # Any other run goes on to its end by itself, so that a clean turn says nothing about it yet.
+        if self._parks and event.stop_reason == "end_turn" and self.state.queued_prompts == 0:
+            self.state.status = "idle"
+            self.state.outcome, self.state.exit_code = "DONE", 0
 
 
 def _run_start(state: Snapshot, event: RunStart) -> None:
@@ -264,9 +275,6 @@ def _turn_end(state: Snapshot, event: TurnEnd) -> None:
     if event.usage is not UNSET:
         state.usage = event.usage if state.usage is None else state.usage.plus(event.usage)
     _set_output(state, event.final_output)
-    if state.kind == "single" and event.stop_reason == "end_turn" and state.queued_prompts == 0:
-        state.status = "idle"
-        state.outcome, state.exit_code = "DONE", 0
 
 
 def _session_end(state: Snapshot, event: SessionEnd) -> None:

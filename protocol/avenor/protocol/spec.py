@@ -8,9 +8,9 @@ import os.path
 from typing import Final, Literal
 
 import msgspec
-from avenor.protocol.durations import parse_duration
 from msgspec.structs import replace
 
+from avenor.protocol.durations import parse_duration
 from avenor.protocol.errors import InvalidParams
 
 BACKENDS: Final = ("opencode-acp", "acp", "scripted")

@@ -16,6 +16,7 @@ import trio
 
 from avenor.protocol.events import Error, Event, EventHead, encode_event
 from avenor.protocol.methods import EVENT_PREFIX, EVENT_SUFFIX
+from avenor.runtimes.eventsize import EVENT_LIMIT_BYTES, fit
 
 _logger: Final = structlog.get_logger()
 
@@ -129,6 +130,9 @@ class EventLog:
         if self._has_losses:
             self._tell_losses()
         line = self._stamp(event)
+        cut: list[str] = []
+        if len(line) > EVENT_LIMIT_BYTES:
+            line, cut = fit(event, line)
         seq = self.seq = event.seq
         framed = line + b"\n"
         failed = self._journal.append(framed)
@@ -138,6 +142,8 @@ class EventLog:
             self._lose("log", self._journal, seq, failed)
         if copy_failed is not None and self._copy is not None:
             self._lose("on_event", self._copy, seq, copy_failed)
+        if cut:
+            self.emit(Error(source="log", message=f"event {seq} was too long to send: cut {', '.join(cut)}"))
 
     async def synced(self, seq: int | None = None) -> None:
         """Returns once everything up to `seq` (default: all that was emitted) is on the disk, as far as that takes it.

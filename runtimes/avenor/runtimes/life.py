@@ -98,7 +98,10 @@ def _failed(host: RunHost, stop_reason: str, reason: str) -> Outcome:
 
 def _tell_start(host: RunHost) -> None:
     spec = host.record.spec
-    host.log.emit(RunStart(kind="single", backend=spec.backend, dir=spec.dir, version=host.record.version))
+    record = host.record
+    host.log.emit(
+        RunStart(kind="single", backend=spec.backend, dir=spec.dir, version=record.version, parks=record.parks)
+    )
     host.clear_stale_files()
 
 
