@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -70,6 +70,10 @@ class RecordingSink:
         """Keeps an event, encoded once as the real log does, so that what cannot be encoded fails here."""
         events.encode_event(event)
         self.events.append(event)
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Keeps them one by one all the same."""
+        return nullcontext()
 
     async def ask_permission(self, request: PermissionAsk) -> PermissionAnswer:
         """Answers as the resolver does, and keeps what was withdrawn."""

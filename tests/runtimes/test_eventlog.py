@@ -1,5 +1,6 @@
 """The event log: stamps, whole lines always, full disks, group commit."""
 
+import contextlib
 import errno
 import os
 from collections.abc import Sequence
@@ -9,24 +10,22 @@ import msgspec
 import pytest
 import trio
 
-from avenor.protocol.events import AgentNoise, AnyEvent, Error, EventHead, decode_event
+from avenor.protocol.events import AgentNoise, AnyEvent, Error, EventHead, decode_event, encode_event
 from avenor.protocol.methods import unwrap_event
-from avenor.runtimes.eventlog import EventLog, LineFile, Stamp
+from avenor.runtimes.eventlog import BATCH_LIMIT_BYTES, EventLog, LineFile, Stamp
 
 
 class FillingDisk:
-    """A write function with room for so many bytes; `free` makes more."""
+    """A write function for a file that may have so many bytes; what is cut off makes room again."""
 
     def __init__(self, room: int) -> None:
         self.room = room
 
     def write(self, fd: int, data: bytes) -> int:
-        part = data[: self.room]
+        part = data[: max(0, self.room - os.fstat(fd).st_size)]
         if not part:
             raise OSError(errno.ENOSPC, "No space left on device")
-        written = os.write(fd, part)
-        self.room -= written
-        return written
+        return os.write(fd, part)
 
 
 class Publications:
@@ -96,6 +95,57 @@ def test_a_full_disk_leaves_whole_lines_and_later_says_what_was_lost(tmp_path: P
     assert last.text == "after"
     missing = {event.seq for event in published.events} - {event.seq for event in written}
     assert missing == set(range(notice.lost_from, notice.lost_to + 1))  # type: ignore[arg-type,operator]
+    assert [event.seq for event in published.events] == list(range(1, log.seq + 1))
+
+
+def test_what_is_emitted_as_a_batch_is_written_and_published_at_once(tmp_path: Path) -> None:
+    """One write and one publication, in order, when the batch ends; an error inside does not lose what was said."""
+    path = tmp_path / "log"
+    writes: list[int] = []
+
+    def write(descriptor: int, data: bytes) -> int:
+        writes.append(len(data))
+        return os.write(descriptor, data)
+
+    log, published = make_log(LineFile(str(path), truncate=True, write=write))
+    with contextlib.suppress(RuntimeError), log.batch():
+        for number in range(5):
+            log.emit(AgentNoise(text=str(number)))
+        assert read(path) == published.events == []
+        raise RuntimeError("stop")
+    assert [event.seq for event in read(path)] == [1, 2, 3, 4, 5]
+    assert read(path) == published.events
+    assert len(writes) == 1
+
+
+def test_a_batch_that_grows_large_is_not_held_back(tmp_path: Path) -> None:
+    """Memory is bounded, however much comes at once."""
+    path = tmp_path / "log"
+    log, published = make_log(LineFile(str(path), truncate=True))
+    with log.batch():
+        for _ in range(4):
+            log.emit(AgentNoise(text="x" * (BATCH_LIMIT_BYTES // 2)))
+        assert len(published.events) == 4
+    assert read(path) == published.events
+
+
+@pytest.mark.parametrize("room", [0, 99, 150, 300, 450, 1000])
+def test_a_full_disk_keeps_of_a_batch_what_fits(tmp_path: Path, room: int) -> None:
+    """Whole lines only, everything is published, and the gap is told before the next event."""
+    path = tmp_path / "log"
+    disk = FillingDisk(room)
+    log, published = make_log(LineFile(str(path), truncate=True, write=disk.write))
+    with log.batch():
+        for number in range(8):
+            log.emit(AgentNoise(text=str(number)))
+    kept = read(path)
+    assert len(kept) == min(8, room // len(encode_event(published.events[0]) + b"\n"))
+    disk.room = 10_000
+    log.emit(AgentNoise(text="after"))
+    written = read(path)
+    missing = {event.seq for event in published.events} - {event.seq for event in written}
+    told = [event for event in written if isinstance(event, Error) and event.lost_from is not msgspec.UNSET]
+    assert missing == {seq for event in told for seq in range(event.lost_from, event.lost_to + 1)}  # type: ignore[arg-type,operator]
     assert [event.seq for event in published.events] == list(range(1, log.seq + 1))
 
 

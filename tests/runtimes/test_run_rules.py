@@ -6,10 +6,11 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from avenor.host.tree import tree_tag
 from avenor.protocol.errors import Ended, LimitReached, NotOwner
 from avenor.protocol.spec import Record, RunSpec
 from avenor.runtimes.endings import Cause, Ending
-from avenor.runtimes.environment import agent_environment, tree_tag
+from avenor.runtimes.environment import agent_environment
 from avenor.runtimes.ownership import Client, Ownership
 from avenor.runtimes.prompts import QUEUE_LIMIT, Prompt, PromptQueue
 from avenor.runtimes.retries import Failure, retry_delay, should_retry

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.helpers import eventually_sync
 from tests.runtimes.acp_client import Client, Message, answer_with, open_client, play
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.helpers import eventually_sync
 from tests.runtimes.acp_client import Client, Message, answer_with, open_client, play
 from tests.runtimes.test_scripted import is_alive, read_pid

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.runtimes.acp_client import open_client, play
 
 TALKING = {

@@ -1,13 +1,14 @@
 """The one writer of a run's events.
 
-Stamps, encodes once, appends one whole line with one write, and hands the same bytes to the hub. A disk that is full
-never stops a run and never leaves half a line: what was lost is said in the log as soon as it can be written again.
+Stamps, encodes once, appends whole lines with one write, and hands the same bytes to the hub. A disk that is full never
+stops a run and never leaves half a line: what was lost is said in the log as soon as it can be written again.
 """
 
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 import msgspec
@@ -17,6 +18,9 @@ import trio
 from avenor.protocol.events import Error, Event, EventHead, encode_event
 from avenor.protocol.methods import EVENT_PREFIX, EVENT_SUFFIX
 from avenor.runtimes.eventsize import EVENT_LIMIT_BYTES, fit
+
+# A batch is written at the latest with so many bytes: a larger one would gain nothing.
+BATCH_LIMIT_BYTES: Final = 256 * 1024
 
 _logger: Final = structlog.get_logger()
 
@@ -43,6 +47,7 @@ class LineFile:
     Attributes:
         path: For messages.
         lost_from, lost_to: The seqs that could not be written since the last one that could; 0 when none.
+        is_torn: Part of a line is out, and cannot be taken back.
     """
 
     def __init__(self, path: str, *, truncate: bool, write: Callable[[int, bytes], int] = os.write) -> None:
@@ -54,18 +59,18 @@ class LineFile:
         self.lost_from = 0
         self.lost_to = 0
         self._write = write
-        self._is_torn = False
+        self.is_torn = False
 
     def append(self, line: bytes) -> OSError | None:
         """Appends one line, newline included; on an error, which is returned, nothing of it stays."""
-        if self._is_torn:
+        if self.is_torn:
             line = b"\n" + line
         try:
             written = self._write(self.fd, line)
         except OSError as error:
             return error
         if written == len(line):
-            self._is_torn = False
+            self.is_torn = False
             return None
         self._cut(written)
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -86,7 +91,7 @@ class LineFile:
         try:
             os.ftruncate(self.fd, os.fstat(self.fd).st_size - written)
         except OSError:  # a pipe or device: what is out is out, but the next line starts on its own
-            self._is_torn = True
+            self.is_torn = True
 
 
 class EventLog:
@@ -124,6 +129,10 @@ class EventLog:
         self._synced_seq = seq
         self._sync_done: trio.Event | None = None
         self._has_losses = False
+        self._is_batching = False
+        self._lines: list[bytes] = []
+        self._heads: list[EventHead] = []
+        self._size = 0
 
     def emit(self, event: Event) -> None:
         """Stamps, writes and publishes one event. Never raises for a file, never waits."""
@@ -133,17 +142,29 @@ class EventLog:
         cut: list[str] = []
         if len(line) > EVENT_LIMIT_BYTES:
             line, cut = fit(event, line)
-        seq = self.seq = event.seq
-        framed = line + b"\n"
-        failed = self._journal.append(framed)
-        copy_failed = None if self._copy is None else self._copy.append(framed)
-        self._publish(event, line)
-        if failed is not None:
-            self._lose("log", self._journal, seq, failed)
-        if copy_failed is not None and self._copy is not None:
-            self._lose("on_event", self._copy, seq, copy_failed)
+        self.seq = event.seq
+        self._lines.append(line)
+        self._heads.append(_head(event))
+        self._size += len(line)
+        if not self._is_batching or self._size > BATCH_LIMIT_BYTES:
+            self._flush()
         if cut:
-            self.emit(Error(source="log", message=f"event {seq} was too long to send: cut {', '.join(cut)}"))
+            self.emit(Error(source="log", message=f"event {event.seq} was too long to send: cut {', '.join(cut)}"))
+
+    @contextmanager
+    def batch(self) -> Generator[None]:
+        """For what came at once and is told at once: one write and one publication for all that is emitted inside.
+
+        Invariant: there is no `await` inside, so nobody sees an event late, and none is lost by a kill that would not
+        have been lost one by one.
+        """
+        self._is_batching = not self._has_losses
+        try:
+            yield
+        finally:
+            self._is_batching = False
+            if self._lines:
+                self._flush()
 
     async def synced(self, seq: int | None = None) -> None:
         """Returns once everything up to `seq` (default: all that was emitted) is on the disk, as far as that takes it.
@@ -161,6 +182,17 @@ class EventLog:
         """Closes the files; nothing may be emitted afterwards."""
         for _, file in self._files:
             file.close()
+
+    def _flush(self) -> None:
+        lines, heads = self._lines, self._heads
+        self._lines, self._heads, self._size = [], [], 0
+        block = b"\n".join(lines) + b"\n"
+        failures = [
+            (source, file, failed) for source, file in self._files if (failed := file.append(block)) is not None
+        ]
+        self._publisher.publish([EVENT_PREFIX + line + EVENT_SUFFIX for line in lines], heads)
+        for source, file, failed in failures:
+            self._lose(source, file, failed, lines, heads)
 
     async def _sync(self) -> None:
         reached = self.seq
@@ -184,13 +216,13 @@ class EventLog:
         self.last_emit_at = self._clock()
         return encode_event(event)
 
-    def _publish(self, event: Event, line: bytes) -> None:
-        head = EventHead(event.__struct_config__.tag, event.seq, event.ts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        self._publisher.publish((EVENT_PREFIX + line + EVENT_SUFFIX,), (head,))
-
-    def _lose(self, source: str, file: LineFile, seq: int, error: OSError) -> None:
+    def _lose(self, source: str, file: LineFile, error: OSError, lines: list[bytes], heads: list[EventHead]) -> None:
+        """Appends those lines that fit by themselves, and remembers the others."""
         is_first = not file.lost_from
-        file.lose(seq)
+        for line, head in zip(lines, heads, strict=True):
+            # What comes after a gap is counted as in it: a notice tells one range.
+            if len(lines) == 1 or file.is_torn or file.lost_from or file.append(line + b"\n") is not None:
+                file.lose(head.seq)
         self._has_losses = True
         if is_first:
             _logger.error("log.write_failed", source=source, path=file.path, error=error.strerror)
@@ -219,7 +251,11 @@ class EventLog:
         for _, file in self._files:
             if file is not damaged and file.append(line + b"\n") is not None:
                 file.lose(notice.seq)
-        self._publish(notice, line)
+        self._publisher.publish((EVENT_PREFIX + line + EVENT_SUFFIX,), (_head(notice),))
+
+
+def _head(event: Event) -> EventHead:
+    return EventHead(event.__struct_config__.tag, event.seq, event.ts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def _fdatasync(fd: int) -> None:

@@ -117,7 +117,7 @@ class RunHost:
                 self.record.spec,
                 backend=self._around.find_backend(),
                 params=self._around.open_params,
-                sink=lambda: AgentSink(self.log.emit, self.broker),
+                sink=lambda: AgentSink(self.log.emit, self.log.batch, self.broker),
                 services=TurnServices(
                     log=self.log,
                     broker=self.broker,

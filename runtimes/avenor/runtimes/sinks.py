@@ -1,6 +1,7 @@
 """Where an agent session reports to: stamps events, reads along with the turn, and brings questions to the broker."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from msgspec import UNSET
 
@@ -16,18 +17,23 @@ class AgentSink:
 
     Args:
         emit: The event log's.
+        batch: The event log's.
         broker: Settles what the agent asks.
 
     Attributes:
         session_id: Stamped on every event once it is known.
         reading: Reads along while a turn runs.
         status: Tells what the agent is at.
+        batch: See `SessionSink`.
     """
 
-    def __init__(self, emit: Callable[[Event], None], broker: Broker) -> None:
+    def __init__(
+        self, emit: Callable[[Event], None], batch: Callable[[], AbstractContextManager[None]], broker: Broker
+    ) -> None:
         self.session_id = ""
         self.reading: Reading | None = None
         self.status = StatusReporter(self._stamp_and_emit)
+        self.batch = batch
         self._emit = emit
         self._broker = broker
 

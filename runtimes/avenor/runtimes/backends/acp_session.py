@@ -5,6 +5,7 @@ its end), whether or not `prompt` still waits. In between there is at most one.
 """
 
 import math
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import msgspec
@@ -201,6 +202,10 @@ class AcpSession:
         if text:
             for admitted in self._noise_gate.admit([text], trio.current_time()):
                 self._sink.emit(events.AgentNoise(text=admitted))
+
+    def batch(self) -> AbstractContextManager[None]:
+        """See `Handler.batch`."""
+        return self._sink.batch()
 
     def on_oversized(self) -> None:
         """Takes the loss of a line: the turn has just ended with an error, so the agent should end it too."""

@@ -6,6 +6,7 @@ is to be written goes to an outbox, which a task of its own empties. What a mess
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import trio
@@ -65,6 +66,10 @@ Answer = Raw | CallFailed | AgentGone | LineTooLong
 class Handler(Protocol):
     """Takes what the agent says unasked. Called from the reader, in order; never waits."""
 
+    def batch(self) -> AbstractContextManager[None]:
+        """Around everything that came at once."""
+        ...
+
     def on_request(self, request: IncomingRequest) -> None:
         """The agent asks; someone must answer."""
         ...
@@ -107,8 +112,10 @@ class AcpWire:
         splitter = LineSplitter(LINE_LIMIT_BYTES)
         try:
             while data := await self._process.stdout.receive_some(READ_BYTES):
-                for frame in splitter.feed(bytes(data)):
-                    self._take(frame)
+                frames = splitter.feed(bytes(data))
+                with self._handler.batch():
+                    for frame in frames:
+                        self._take(frame)
             self._take(splitter.rest())
         except trio.ClosedResourceError:
             pass  # we closed the pipe: the agent is being stopped

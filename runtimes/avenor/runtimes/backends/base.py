@@ -10,6 +10,7 @@ after `open` has returned and the caller's task has met its next checkpoint, so 
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 import msgspec
@@ -180,6 +181,10 @@ class SessionSink(Protocol):
 
     def emit(self, event: Event) -> None:
         """Takes the next event, in order. Never blocks, never raises."""
+        ...
+
+    def batch(self) -> AbstractContextManager[None]:
+        """What is emitted inside may be told together, at its end. There is no `await` inside."""
         ...
 
     async def ask_permission(self, request: PermissionAsk) -> PermissionAnswer:
