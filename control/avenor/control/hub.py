@@ -16,7 +16,7 @@ from avenor.control.pieces import LogPieces
 from avenor.control.ring import BYTES, PENDING_EVENTS, Ring
 from avenor.protocol.events import EventHead
 from avenor.protocol.methods import EVENT_PREFIX, EVENT_SUFFIX
-from avenor.protocol.snapshot import Fold, Snapshot
+from avenor.protocol.snapshot import COUNTED_ONLY, Fold, Snapshot
 
 _HEAD_BYTES: Final = len(EVENT_PREFIX)
 _TAIL_BYTES: Final = len(EVENT_SUFFIX)
@@ -201,11 +201,15 @@ class EventHub:
             follower.hurry()
 
     def _fold(self, lines: Sequence[bytes], heads: Sequence[EventHead]) -> None:
-        apply_line = self.fold.apply_line
+        fold, waiters = self.fold, self._waiters
         for line, head in zip(lines, heads, strict=True):
-            apply_line(head, line[_HEAD_BYTES:-_TAIL_BYTES])
-            if self._waiters:
+            if head.event not in COUNTED_ONLY:  # what is only counted need not be unwrapped
+                fold.apply_line(head, line[_HEAD_BYTES:-_TAIL_BYTES])
+            elif waiters:
+                fold.count(head.seq, head.ts)
+            if waiters:
                 self.touch()
+        fold.count(heads[-1].seq, heads[-1].ts)
 
     def _evict(self) -> None:
         count = self.ring.excess()

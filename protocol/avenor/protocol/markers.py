@@ -126,6 +126,11 @@ class MarkerParser:
         self._open_fence = None
         self._message_id = None
 
+    @property
+    def has_directives(self) -> bool:
+        """Whether `take` would give any."""
+        return bool(self._directives)
+
     def take(self) -> list[Directive]:
         """The directives since the last take, in the order in which they were said."""
         taken, self._directives = self._directives, []

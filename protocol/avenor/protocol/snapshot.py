@@ -125,7 +125,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
 
 
 # Decoding these for the fold would change nothing but the counters.
-_COUNTED_ONLY: Final = frozenset(
+COUNTED_ONLY: Final = frozenset(
     {
         "agent.message_chunk",
         "agent.thought_chunk",
@@ -164,7 +164,7 @@ class Fold:
 
     def apply_line(self, head: EventHead, line: bytes) -> None:
         """Takes one event line, whose head the caller has peeked at."""
-        if head.event in _COUNTED_ONLY:
+        if head.event in COUNTED_ONLY:
             self.count(head.seq, head.ts)
             return
         try:

@@ -15,12 +15,14 @@ import msgspec
 import structlog
 import trio
 
-from avenor.protocol.events import Error, Event, EventHead, encode_event
+from avenor.protocol.events import Error, Event, EventHead, encode_event, event_name
 from avenor.protocol.methods import EVENT_PREFIX, EVENT_SUFFIX
 from avenor.runtimes.eventsize import EVENT_LIMIT_BYTES, fit
 
 # A batch is written at the latest with so many bytes: a larger one would gain nothing.
 BATCH_LIMIT_BYTES: Final = 256 * 1024
+
+_NAMES: Final[dict[type[Event], str]] = {}
 
 _logger: Final = structlog.get_logger()
 
@@ -255,7 +257,11 @@ class EventLog:
 
 
 def _head(event: Event) -> EventHead:
-    return EventHead(event.__struct_config__.tag, event.seq, event.ts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kind = type(event)
+    name = _NAMES.get(kind)
+    if name is None:
+        name = _NAMES[kind] = event_name(event)
+    return EventHead(name, event.seq, event.ts)
 
 
 def _fdatasync(fd: int) -> None:

@@ -1,5 +1,6 @@
 """What is read out of a turn's events while they pass: markers, the final output, what the agent is at."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -50,7 +51,7 @@ class Reading:
         """The message text since the last tool call."""
         return "".join(self._text)
 
-    def note(self, event: Event) -> list[Directive]:
+    def note(self, event: Event) -> Sequence[Directive]:
         """Takes the next event; returns the status markers that have become complete."""
         if isinstance(event, MessageChunk):
             self._note_text(event)
@@ -59,10 +60,10 @@ class Reading:
             if isinstance(event, ToolCall):
                 self._text.clear()
         else:
-            return []
+            return ()
         return self._take()
 
-    def end(self) -> list[Directive]:
+    def end(self) -> Sequence[Directive]:
         """The turn is over; returns the status markers of its last message."""
         self._parser.end_message()
         return self._take()
@@ -76,7 +77,9 @@ class Reading:
             self._parser.feed_message(block.text, None if event.messageId is msgspec.UNSET else event.messageId)
             self._text.append(block.text)
 
-    def _take(self) -> list[Directive]:
+    def _take(self) -> Sequence[Directive]:
+        if not self._parser.has_directives:
+            return ()
         statuses: list[Directive] = []
         for directive in self._parser.take():
             (statuses if directive.kind == "status" else self.directives).append(directive)
