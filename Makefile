@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PACKAGES := stable control runtimes protocol
 CODE := $(PACKAGES) tests
+# Most tests wait for processes: more of them at once than there are cores. The timeout is for what hangs.
+PARALLEL := --numprocesses 3 --timeout 120
 # pyright must find this interpreter first.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -37,7 +39,7 @@ demo: setup  ## Supervise three rehearsed agents, live, and check what was seen
 	@$(BIN)/python docs/demo.py
 
 test: $(VENV)/.dev  ## All tests that need no agent program
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
 agents: $(VENV)/.dev  ## Install the real agents that test-agents drives (npm)
 	$(BIN)/python -m tests.agents.install
@@ -60,7 +62,7 @@ type: $(VENV)/.dev
 
 cover: $(VENV)/.dev  ## Tests with branch coverage, and its limits
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage run -m pytest $(PARALLEL)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include='protocol/*' --fail-under=100
 	$(BIN)/coverage report --omit='protocol/*' --fail-under=95

@@ -17,7 +17,7 @@ from avenor.control.server import ControlServer
 from avenor.control.subscriptions import add_subscriptions
 from avenor.host.unixsock import bind_listener
 from avenor.protocol.errors import NoSuchRuntime
-from avenor.protocol.events import Event, EventHead, MessageChunk, encode_event, event_name
+from avenor.protocol.events import Event, EventHead, MessageChunk, RunStart, encode_event, event_name
 from avenor.protocol.methods import Pong, wrap_event
 from avenor.protocol.snapshot import Fold, Snapshot
 
@@ -57,7 +57,10 @@ class Writer:
 
     def __init__(self, folder: Path, runtime_id: str | None = None) -> None:
         self.path = folder / f"{runtime_id or 'run'}.ndjson"
-        self.hub = EventHub(runtime_id, self.path, Fold(Snapshot(runtime_id=runtime_id, status="running")))
+        fold = Fold(Snapshot(runtime_id=runtime_id))
+        fold.apply(RunStart(kind="single", backend="scripted", dir="/d", version="0", parks=True))
+        fold.state.status = "running"
+        self.hub = EventHub(runtime_id, self.path, fold)
         self.seq = 0
         self._runtime_id = runtime_id
 

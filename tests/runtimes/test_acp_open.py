@@ -118,7 +118,8 @@ async def test_an_opencode_gets_a_random_password_unless_it_has_one(tmp_path: Pa
     seen = [await _password(tmp_path, {}), await _password(tmp_path, {})]
     assert seen[0] != seen[1]
     assert min(map(len, seen)) >= 32
-    assert await _password(tmp_path, {"OPENCODE_SERVER_PASSWORD": "mine"}) == "mine"
+    for given in ("", "mine"):
+        assert await _password(tmp_path, {"OPENCODE_SERVER_PASSWORD": given}) not in ("", "mine", None)
 
 
 _TELL_PASSWORD = """

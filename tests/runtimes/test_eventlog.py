@@ -149,6 +149,22 @@ def test_a_full_disk_keeps_of_a_batch_what_fits(tmp_path: Path, room: int) -> No
     assert [event.seq for event in published.events] == list(range(1, log.seq + 1))
 
 
+def test_two_files_that_fill_up_in_one_batch_both_stay_in_order(tmp_path: Path) -> None:
+    """What one of them misses is told in the other after the other's own lines."""
+    first, second = tmp_path / "log", tmp_path / "copy"
+    log, _ = make_log(
+        LineFile(str(first), truncate=True, write=FillingDisk(500).write),
+        LineFile(str(second), truncate=True, write=FillingDisk(700).write),
+    )
+    with log.batch():
+        for number in range(8):
+            log.emit(AgentNoise(text=str(number)))
+    for path in (first, second):
+        seqs = [event.seq for event in read(path)]
+        assert seqs
+        assert seqs == sorted(set(seqs))
+
+
 def test_a_disk_that_stays_full_never_raises(tmp_path: Path) -> None:
     """The run goes on, and everybody who listens hears everything."""
     disk = FillingDisk(0)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from avenor.host.unixsock import bind_listener
@@ -244,7 +245,13 @@ def test_a_full_disk_ends_no_run_and_tears_no_line(tmp_path: Path) -> None:
     data = run.log_path.read_bytes()
     assert len(data) > 40_000
     assert data.endswith(b"\n")
-    assert [event.seq for event in read_log(run.log_path)] == list(range(1, data.count(b"\n") + 1))
+    events = read_log(run.log_path)
+    kept = {event.seq for event in events}
+    told = [event for event in events if isinstance(event, Error) and event.lost_from is not msgspec.UNSET]
+    lost = {seq for event in told for seq in range(event.lost_from, event.lost_to + 1)}  # type: ignore[arg-type,operator]
+    assert [event.seq for event in events] == sorted(kept)
+    assert set(range(1, max(kept) + 1)) == kept | lost
+    assert not kept & lost
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:

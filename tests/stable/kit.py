@@ -123,7 +123,7 @@ class FakeRuntime:
 
     def begin(self, session_id: str = "ses_1") -> None:
         """Get going: a session and a turn."""
-        self.emit(RunStart(kind="single", backend="scripted", dir="/", version="0"))
+        self.emit(RunStart(kind="single", backend="scripted", dir="/", version="0", parks=True))
         self.emit(SessionStart(backend="scripted", dir="/", session_id=session_id))
         self.emit(TurnStart(text="x", source="run"))
 

@@ -188,7 +188,7 @@ def _answer(request_id: RequestId, outcome: Any) -> Any:
 
 
 def _bind(name: str, invoke: Callable[[Call, Raw], Any]) -> Callable[[Call, Raw], Any]:
-    """The method as jsonrpcserver calls it: it raises nothing, and its signature is not worked out again each time."""
+    """The method as jsonrpcserver calls it: it raises nothing, and its signature is not worked out each time."""
 
     def call_method(call: Call, params: Raw) -> Any:
         try:
@@ -196,8 +196,15 @@ def _bind(name: str, invoke: Callable[[Call, Raw], Any]) -> Callable[[Call, Raw]
         except Exception as error:  # one request's fault is one request's answer
             return failure(_own_error(name, error))
 
-    call_method.__signature__ = inspect.signature(call_method)  # type: ignore[attr-defined]
+    call_method.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
     return call_method
+
+
+def _any_method(call: Call, params: Raw) -> Any: ...
+
+
+# Of every method as jsonrpcserver calls it. A runtime makes a table when it starts, and must start fast.
+_SIGNATURE: Final = inspect.signature(_any_method)
 
 
 def _own_error(method: str, error: Exception) -> AvenorError:

@@ -6,6 +6,7 @@ be found at all, an escape (setsid, double fork, cleared environment) must come 
 
 import ctypes
 import errno
+import functools
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable
@@ -15,6 +16,8 @@ from typing import Final
 import msgspec
 
 from avenor.host.identity import ProcessStat, all_pids, read_stat
+
+TREE: Final = "AVENOR_TREE"
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_GET_CHILD_SUBREAPER: Final = 37
@@ -95,6 +98,15 @@ def ancestors(pid: int) -> set[int]:
         above.add(found.ppid)
         found = read_stat(found.ppid)
     return above
+
+
+def tree_tag(pid: int, start_ticks: int) -> tuple[str, str]:
+    """The variable that marks everything started below a runtime process, as name and value; for `tagged`.
+
+    Run and runtime ids repeat (another supervisor has an `rt_1` too; `--run-id` is free text), so processes are found
+    again by what does not: the runtime process's own pid and kernel start time.
+    """
+    return TREE, f"{pid}-{start_ticks}"
 
 
 def become_subreaper() -> bool:
@@ -186,4 +198,9 @@ def _read(path: str) -> bytes:
 def _prctl(option: int, argument: int) -> int:
     if sys.platform != "linux":
         return -errno.ENOSYS
-    return int(ctypes.CDLL(None).prctl(option, ctypes.c_ulong(argument), 0, 0, 0))
+    return int(_c_library().prctl(option, ctypes.c_ulong(argument), 0, 0, 0))
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

@@ -136,8 +136,10 @@ def _take_place(directory: RunDir) -> None:
 
 def _set_environ(wanted: Mapping[str, str]) -> None:
     """Make this process's environment what is wanted, which it nearly is when it was forked."""
-    for name in os.environ.keys() - wanted.keys():
-        del os.environ[name]
+    present = dict(os.environ)
+    for name in present:
+        if name not in wanted:
+            del os.environ[name]
     for name, value in wanted.items():
-        if os.environ.get(name) != value:
+        if present.get(name) != value:
             os.environ[name] = value

@@ -8,14 +8,6 @@ from avenor.protocol.spec import Record
 RUN_ID: Final = "AVENOR_RUN_ID"
 RUNTIME_ID: Final = "AVENOR_RUNTIME_ID"
 SOCKET: Final = "AVENOR_SOCKET"
-# Run and runtime ids repeat (another supervisor has an `rt_1` too; `--run-id` is free text), so processes are found
-# again by a name that does not: the runtime process's own pid and kernel start time.
-TREE: Final = "AVENOR_TREE"
-
-
-def tree_tag(pid: int, start_ticks: int) -> tuple[str, str]:
-    """The variable that marks everything started below this runtime process, as name and value."""
-    return TREE, f"{pid}-{start_ticks}"
 
 
 def agent_environment(record: Record, base: Mapping[str, str], tag: tuple[str, str]) -> dict[str, str]:
@@ -24,7 +16,7 @@ def agent_environment(record: Record, base: Mapping[str, str], tag: tuple[str, s
     Args:
         record: Whose agent it is; its `spec.env` goes over the base, and our own variables over that.
         base: The environment to start from.
-        tag: As `tree_tag` gives it.
+        tag: As `avenor.host.tree.tree_tag` gives it.
     """
     env = {**base, **record.spec.env}
     env[RUN_ID] = record.run_id

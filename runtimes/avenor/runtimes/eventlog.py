@@ -35,6 +35,19 @@ class Publisher(Protocol):
         ...
 
 
+class Held:
+    """Keeps what is published until somebody passes it on."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.heads: list[EventHead] = []
+
+    def publish(self, lines: Sequence[bytes], heads: Sequence[EventHead]) -> None:
+        """See `Publisher.publish`."""
+        self.lines += lines
+        self.heads += heads
+
+
 class Stamp(msgspec.Struct, frozen=True, kw_only=True):
     """What every event of a run carries; empty ids are left out."""
 
@@ -153,6 +166,19 @@ class EventLog:
         if cut:
             self.emit(Error(source="log", message=f"event {event.seq} was too long to send: cut {', '.join(cut)}"))
 
+    def record(self, event: Event) -> Callable[[], None]:
+        """Stamps and writes one event, and returns what publishes it, to be called before the next is emitted.
+
+        For what others may act on only when more has happened: a reader of the log can see it at once all the same.
+        """
+        publisher, held = self._publisher, Held()
+        self._publisher = held
+        try:
+            self.emit(event)
+        finally:
+            self._publisher = publisher
+        return lambda: publisher.publish(held.lines, held.heads)
+
     @contextmanager
     def batch(self) -> Generator[None]:
         """For what came at once and is told at once: one write and one publication for all that is emitted inside.
@@ -189,12 +215,21 @@ class EventLog:
         lines, heads = self._lines, self._heads
         self._lines, self._heads, self._size = [], [], 0
         block = b"\n".join(lines) + b"\n"
-        failures = [
-            (source, file, failed) for source, file in self._files if (failed := file.append(block)) is not None
-        ]
+        new_failures: list[tuple[str, LineFile, OSError]] = []
+        for source, file in self._files:
+            was_whole = not file.lost_from
+            failed = file.append(block)
+            if failed is not None:
+                _append_singly(file, lines, heads)
+                self._has_losses = True
+                self._is_batching = False  # a notice must not overtake what would wait for the end of the batch
+                if was_whole:
+                    new_failures.append((source, file, failed))
         self._publisher.publish([EVENT_PREFIX + line + EVENT_SUFFIX for line in lines], heads)
-        for source, file, failed in failures:
-            self._lose(source, file, failed, lines, heads)
+        # Only now, when every file has what it takes of these lines, may the next line follow them.
+        for source, file, failed in new_failures:
+            _logger.error("log.write_failed", source=source, path=file.path, error=failed.strerror)
+            self.emit(Error(source=source, message=f"cannot write {file.path}: {failed.strerror}"))
 
     async def _sync(self) -> None:
         reached = self.seq
@@ -217,18 +252,6 @@ class EventLog:
         event.run_label = self._label
         self.last_emit_at = self._clock()
         return encode_event(event)
-
-    def _lose(self, source: str, file: LineFile, error: OSError, lines: list[bytes], heads: list[EventHead]) -> None:
-        """Appends those lines that fit by themselves, and remembers the others."""
-        is_first = not file.lost_from
-        for line, head in zip(lines, heads, strict=True):
-            # What comes after a gap is counted as in it: a notice tells one range.
-            if len(lines) == 1 or file.is_torn or file.lost_from or file.append(line + b"\n") is not None:
-                file.lose(head.seq)
-        self._has_losses = True
-        if is_first:
-            _logger.error("log.write_failed", source=source, path=file.path, error=error.strerror)
-            self.emit(Error(source=source, message=f"cannot write {file.path}: {error.strerror}"))
 
     def _tell_losses(self) -> None:
         """For each file with a gap, tries to put the line that says so before whatever comes next."""
@@ -254,6 +277,14 @@ class EventLog:
             if file is not damaged and file.append(line + b"\n") is not None:
                 file.lose(notice.seq)
         self._publisher.publish((EVENT_PREFIX + line + EVENT_SUFFIX,), (_head(notice),))
+
+
+def _append_singly(file: LineFile, lines: list[bytes], heads: list[EventHead]) -> None:
+    """After a block did not fit: appends those of its lines that do, and remembers the others."""
+    for line, head in zip(lines, heads, strict=True):
+        # What comes after a gap is counted as in it: a notice tells one range.
+        if len(lines) == 1 or file.is_torn or file.lost_from or file.append(line + b"\n") is not None:
+            file.lose(head.seq)
 
 
 def _head(event: Event) -> EventHead:

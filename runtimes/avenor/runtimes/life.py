@@ -109,7 +109,7 @@ async def _tell_end(host: RunHost, outcome: Outcome) -> None:
     if host.files is not None:
         host.files.set_late_aside()
     host.check_sentinel()
-    host.log.emit(
+    publish = host.log.record(
         RunEnd(
             status=outcome.status.value,
             exit_code=outcome.exit_code,
@@ -117,7 +117,9 @@ async def _tell_end(host: RunHost, outcome: Outcome) -> None:
             reason=outcome.reason or UNSET,
         )
     )
-    # The log goes first: after a crash in between, the sentinel is written from it.
+    # The log goes first: after a crash in between, the sentinel is written from it. Clients are told last: whoever
+    # hears of the end finds the sentinel.
     await host.log.synced()
     await host.write_final_sentinel(outcome)
+    publish()
     host.finished.set()

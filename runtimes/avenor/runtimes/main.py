@@ -45,7 +45,8 @@ def run_directory(path: str, ready_fd: int) -> int:
     """
     ready = Readiness(ready_fd)
     _hold_signals()
-    configure_logs(level="info", is_terminal=False)
+    if not structlog.is_configured():  # the process that it was forked from has done it already
+        configure_logs(level="info", is_terminal=False)
     rundir = RunDir(path)
     try:
         record = _take(rundir)

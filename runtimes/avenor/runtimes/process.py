@@ -18,7 +18,7 @@ from avenor.host.identity import ProcessId, signal_process
 from avenor.host.logfile import last_seq, repair
 from avenor.host.procs import ProcsFile
 from avenor.host.rundir import RunDir
-from avenor.host.tree import descendants
+from avenor.host.tree import descendants, tree_tag
 from avenor.host.unixsock import bind_listener, remove_if_ours, socket_inode
 from avenor.protocol.errors import AvenorError, ConfigError, InvalidParams, SpawnError
 from avenor.protocol.events import EventHead
@@ -28,7 +28,7 @@ from avenor.protocol.snapshot import Fold, Snapshot
 from avenor.protocol.spec import Record
 from avenor.runtimes.backends.base import OpenParams
 from avenor.runtimes.backends.registry import get_backend
-from avenor.runtimes.environment import agent_environment, tree_tag
+from avenor.runtimes.environment import agent_environment
 from avenor.runtimes.eventlog import EventLog, LineFile, Publisher, Stamp
 from avenor.runtimes.host import RunHost, Surroundings
 from avenor.runtimes.life import fail_to_start, live, watch_signals

@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+from types import ModuleType
 from typing import Any, Final
 
 import msgspec
@@ -24,9 +25,11 @@ import trio
 
 import avenor.runtimes
 from avenor.host.identity import read_stat
-from avenor.protocol import events, methods, spec
 from avenor.protocol.errors import SpawnError
+from avenor.runtimes.backends.registry import backend_names, get_backend
 from avenor.runtimes.detach import become_runtime, reset_signals, tell_error
+from avenor.runtimes.logs import configure_logs
+from avenor.runtimes.rehearsal import rehearse
 
 _READ_BYTES: Final = 64 * 1024
 # More than the kernel gives with one message that carries one descriptor each.
@@ -116,15 +119,27 @@ def preload() -> None:
     for found in pkgutil.walk_packages(avenor.runtimes.__path__, "avenor.runtimes."):
         if not found.name.endswith(".__main__"):
             importlib.import_module(found.name)
-    for module in (events, methods, spec):
-        for each in vars(module).values():
-            if isinstance(each, type) and issubclass(each, msgspec.Struct):
-                msgspec.json.Decoder(each)
-    trio.run(trio.lowlevel.checkpoint)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("avenor."):
+            _prepare_structs(module)
+    for name in backend_names():
+        get_backend(name)
+    configure_logs(level="info", is_terminal=False)
+    try:
+        rehearse()
+    except OSError:  # it only makes forks faster
+        trio.run(trio.lowlevel.checkpoint)
+
+
+def _prepare_structs(module: ModuleType) -> None:
+    for each in vars(module).values():
+        if isinstance(each, type) and issubclass(each, msgspec.Struct) and each.__module__ == module.__name__:
+            msgspec.json.Decoder(each)
 
 
 def main(control_fd: int) -> None:
     """Serve the socket that is open as `control_fd`."""
+    gc.disable()
     os.setsid()
     os.chdir("/")
     reset_signals()
@@ -132,7 +147,6 @@ def main(control_fd: int) -> None:
     gc.collect()
     # Frozen objects are never visited by the collector, so their pages stay shared with every fork.
     gc.freeze()
-    gc.disable()
     try:
         Zygote(socket.socket(fileno=control_fd)).serve()
     except (BrokenPipeError, ConnectionResetError):

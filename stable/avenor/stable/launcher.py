@@ -28,9 +28,6 @@ _READY_SECONDS: Final = 60.0
 _LINE_BYTES: Final = 64 * 1024
 _KILL: Final = Graces(stdin_seconds=0.0, term_seconds=0.0)
 
-# What a runtime marks all its processes with; `avenor.runtimes.environment` sets it.
-TREE_VARIABLE: Final = "AVENOR_TREE"
-
 _decode_error: Final = msgspec.json.Decoder(ErrorObject).decode
 
 
@@ -105,7 +102,7 @@ class LocalLauncher:
         tag = None
         if process is not None:
             roots.append(process)
-            tag = (TREE_VARIABLE, f"{process.pid}-{process.start_ticks}")
+            tag = tree.tree_tag(process.pid, process.start_ticks)
         # What a runtime of ours leaves behind comes to us, whatever it did to its environment. What another
         # supervisor's left behind went elsewhere, and only the tag can find it.
         is_ours = path in self._launched

@@ -17,6 +17,7 @@ from avenor.control.rpc import MethodTable
 from avenor.control.server import ControlServer
 from avenor.protocol.errors import Refused
 from avenor.stable.admission import Admission, Limits
+from avenor.stable.durability import Durability
 from avenor.stable.identifiers import Identifiers
 from avenor.stable.keeping import Keeper
 from avenor.stable.launcher import Launcher
@@ -24,7 +25,7 @@ from avenor.stable.link import Link
 from avenor.stable.loading import fold_log
 from avenor.stable.options import Options
 from avenor.stable.pruning import add_pruning
-from avenor.stable.records import Surroundings, own_environ, read_umask, sync_record
+from avenor.stable.records import Surroundings, own_environ, read_umask
 from avenor.stable.registry import Registry
 from avenor.stable.routing import add_routing
 from avenor.stable.runtime import Runtime, Stage
@@ -60,6 +61,7 @@ class Supervision:
         self._registry = registry
         self._shutdown = shutdown
         self._identifiers = Identifiers(options.state_path)
+        self._durability = Durability(self._identifiers)
         self._admission = Admission(
             Limits(
                 max_runtimes=options.max_runtimes,
@@ -206,6 +208,8 @@ class Supervision:
         runtime.revise()
 
     def _start_queued(self) -> None:
+        if not self._admission.queued:
+            return  # as nearly always; counting the busy ones takes longer the more there are
         for runtime_id in self._admission.take_startable(busy=self._registry.busy_count):
             runtime = self._registry.get(runtime_id)
             assert runtime is not None
@@ -248,17 +252,13 @@ class Supervision:
         self._changed.unpark_all()
 
     async def _make_durable(self, runtime: Runtime) -> None:
-        await trio.to_thread.run_sync(self._sync, runtime)
+        await self._durability.sync(runtime.directory)
 
     async def _make_queued_durable(self, runtime: Runtime) -> None:
         try:
             await self._make_durable(runtime)
         except OSError as error:
             _logger.error("record.not_synced", runtime_id=runtime.id, error=str(error))
-
-    def _sync(self, runtime: Runtime) -> None:
-        sync_record(runtime.directory)
-        self._identifiers.write_mark()
 
     def _spawn_task(self, task: Callable[[Runtime], Awaitable[None]], runtime: Runtime) -> None:
         assert self._nursery is not None

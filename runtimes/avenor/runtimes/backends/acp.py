@@ -81,8 +81,7 @@ class AcpBackend:
         return session
 
     def _environment(self, params: OpenParams) -> Mapping[str, str]:
-        defaults = {name: make() for name, make in self._profile.env_defaults.items() if name not in params.env}
-        return {**params.env, **defaults}
+        return {**params.env, **{name: make() for name, make in self._profile.env_secrets.items()}}
 
 
 class _Opening:

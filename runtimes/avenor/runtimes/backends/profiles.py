@@ -33,7 +33,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         name: The name that `--backend` takes.
         argv: The program line, from what the session is opened with.
         install: How to get the program, for the error when it is missing.
-        env_defaults: Variables to set where the caller has not, each made anew for every agent.
+        env_secrets: Variables that every agent gets, each made anew for it; a caller's value does not count.
         settings: How model, agent and thinking level are named among its config options.
         trusted_option_ids: Option ids that auto-approve may take; None trusts by kind alone.
         ends_on_stdin_close: Whether the program ends by itself when its stdin is closed.
@@ -46,7 +46,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     argv: Callable[[OpenParams], Sequence[str]]
     install: str
-    env_defaults: Mapping[str, Callable[[], str]] = {}
+    env_secrets: Mapping[str, Callable[[], str]] = {}
     settings: Mapping[str, SettingNames]
     trusted_option_ids: frozenset[str] | None = None
     ends_on_stdin_close: bool = True
@@ -90,7 +90,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
             argv=_opencode,
             install="npm install -g opencode-ai",
             # It serves its whole API on a loopback port, open to every local user unless this is set.
-            env_defaults={"OPENCODE_SERVER_PASSWORD": _random_password},
+            env_secrets={"OPENCODE_SERVER_PASSWORD": _random_password},
             settings=SETTINGS,
             trusted_option_ids=frozenset({"once"}),
             silent_when_model_fails=True,

@@ -1,5 +1,6 @@
 """Finds a backend by the name that `--backend` takes."""
 
+import functools
 from importlib.metadata import version
 
 from avenor.protocol.errors import InvalidParams
@@ -24,4 +25,10 @@ def get_backend(name: str) -> Backend:
         raise InvalidParams(
             f"backend {name!r}: choose one of {', '.join(PROFILES)}", data={"field": "backend", "value": name}
         )
-    return AcpBackend(profile, version("avenor"))
+    return AcpBackend(profile, _own_version())
+
+
+@functools.cache
+def _own_version() -> str:
+    """Looked up once: reading the package's metadata costs a process more than all else that it does at its start."""
+    return version("avenor")
