@@ -13,6 +13,7 @@ from avenor.cli.helptext import usage_error_text
 from avenor.cli.output import complain
 from avenor.cli.parsing import UsageError, Values, parse
 from avenor.cli.run_flags import SPEC_FLAGS, spec_fields
+from avenor.cli.streams import open_missing_streams
 from avenor.host.sentinelfile import write_sentinel
 from avenor.protocol.errors import InvalidParams
 from avenor.protocol.outcomes import Outcome
@@ -29,6 +30,7 @@ def run(words: Sequence[str]) -> int:
     Raises:
         HelpAsked: The words ask for help.
     """
+    open_missing_streams()
     try:
         values = parse(RUN, words)
         spec = run_spec(values, dict(os.environ))

@@ -10,6 +10,7 @@ import msgspec
 from avenor.cli.commands import STABLE
 from avenor.cli.parsing import UsageError, Values, parse
 from avenor.cli.socket_path import default_socket
+from avenor.cli.streams import open_missing_streams
 from avenor.stable.options import Options
 
 _AT_LEAST_ONE = ("max_runtimes", "max_tree")
@@ -22,6 +23,7 @@ def stable(words: Sequence[str]) -> int:
         UsageError: They make no sense.
         HelpAsked: They ask for help.
     """
+    open_missing_streams()
     options = supervisor_options(parse(STABLE, words))
     from avenor.stable.supervisor import run_supervisor
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from avenor.host.atomic import remove_if_exists, write_atomic
+from avenor.host.lock import is_locked
 from avenor.protocol.outcomes import Outcome, render_sentinel
 
 
@@ -25,7 +26,8 @@ def clear_stale(path: str | Path | None, permission_base: str | Path | None) -> 
         OSError: The first of those met; `EINVAL` when one of the paths is no regular file.
     """
     stale = [Path(path)] if path is not None else []
-    if permission_base is not None:
+    # Another run may be asking at the same BASE at this moment: then its files are not stale.
+    if permission_base is not None and not is_locked(f"{permission_base}.lock"):
         stale += [Path(f"{permission_base}.req"), Path(f"{permission_base}.req.response")]
     errors: list[OSError] = []
     for each in stale:

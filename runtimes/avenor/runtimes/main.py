@@ -11,6 +11,8 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -78,8 +80,11 @@ def run_once(spec: RunSpec, *, quiet: bool = False, control_socket: str | None =
     _hold_signals()
     configure_logs(level="error", is_terminal=sys.stderr.isatty())
     try:
-        record = _own_record(spec)
+        with _interruptible():
+            record = _own_record(spec)
         directory = Path(tempfile.mkdtemp(prefix="run-", dir=_runs_directory()))
+    except _Interrupted as interrupted:
+        return _tell(spec, Outcome.of("cancelled", run_id=spec.run_id or "", reason=str(interrupted)))
     except AvenorError as error:
         return _refuse(spec, error)
     except OSError as error:
@@ -179,19 +184,45 @@ def _runs_directory() -> Path:
 
 def _refuse(spec: RunSpec, error: AvenorError) -> int:
     print(f"avenor: {error.message}", file=sys.stderr)
+    return _tell(spec, Outcome.of(error.reason_word, run_id=spec.run_id or "", reason=error.message))
+
+
+def _tell(spec: RunSpec, outcome: Outcome) -> int:
+    """Tells the end of a run that never began; returns its exit code."""
     if spec.sentinel_file is not None:
         path = os.path.join(os.path.abspath(spec.dir), spec.sentinel_file)
-        outcome = Outcome.of(error.reason_word, run_id=spec.run_id or "", reason=error.message)
         try:
             write_sentinel(path, outcome)
         except OSError as problem:
             print(f"avenor: cannot write the sentinel {path}: {problem.strerror}", file=sys.stderr)
-    return ExitCode.FAILED
+    return outcome.exit_code
 
 
 def _tell_start_error(error: AvenorError | None) -> None:
     if error is not None:
         print(f"avenor: {error.message}", file=sys.stderr)
+
+
+class _Interrupted(Exception):
+    """A signal asked for the end before there was a run."""
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """For what may wait for others (a prompt file may be a FIFO): a signal ends it, with `_Interrupted`."""
+
+    def interrupt(number: int, _frame: object) -> None:
+        raise _Interrupted(f"signal {signal.Signals(number).name}")
+
+    watched = [number for number in END_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in watched}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _hold_signals() -> None:

@@ -13,10 +13,13 @@ import msgspec
 import trio
 
 from avenor.host.atomic import write_atomic
+from avenor.host.lock import FileLock, is_locked
 from avenor.protocol.events import PermissionOption
 from avenor.runtimes.file_watch import DirectoryWatch
 
 FILE_SECONDS: Final = 600.0
+# How often a run looks whether another one has stopped asking at the same BASE.
+PLACE_POLL_SECONDS: Final = 0.1
 # Where the system tells of changes it still cannot tell of those that another machine makes in a shared directory.
 _LOOK_WHEN_NOTIFIED_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.1
@@ -69,6 +72,8 @@ class FileHandler:
         self.request_path = f"{base}.req"
         self.response_path = f"{base}.req.response"
         self._report = report
+        self._lock_path = f"{base}.lock"
+        self._place = FileLock(self._lock_path)
         self._used = trio.Event()
         self._is_busy = False
         self._queue: deque[trio.Event] = deque()
@@ -83,12 +88,15 @@ class FileHandler:
         """
         await self._enter()
         try:
+            await self._wait_place()
             await self._put(presentation.request)
             await self._wait_answer(presentation)
         except OSError as error:
             self._report(f"cannot ask through {self.request_path}: {error.strerror}; answer over the control socket")
         finally:
-            self._clear()
+            if self._place.is_held:
+                self._clear()
+                self._place.remove()
             self._leave()
 
     async def watch_late(self) -> None:
@@ -105,7 +113,9 @@ class FileHandler:
                     self.set_late_aside()
 
     def set_late_aside(self) -> None:
-        """Renames an answer to nothing, if there is one, to `.late`."""
+        """Renames an answer to nothing, if there is one, to `.late`; what another run has asked there is its own."""
+        if not self._place.is_held and is_locked(self._lock_path):
+            return
         with contextlib.suppress(OSError):
             os.rename(self.response_path, f"{self.response_path}.late")
 
@@ -130,6 +140,12 @@ class FileHandler:
             self._queue.popleft().set()
         else:
             self._is_busy = False
+
+    async def _wait_place(self) -> None:
+        """Waits until no other run asks at this BASE: request ids are unique within a run only."""
+        # Polling: flock has no notification, and whoever holds it waits for a person.
+        while not self._place.try_acquire():  # noqa: ASYNC110
+            await trio.sleep(PLACE_POLL_SECONDS)
 
     async def _put(self, request: FileRequest) -> None:
         self._used.set()

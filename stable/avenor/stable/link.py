@@ -17,11 +17,12 @@ import trio
 from avenor.control.hub import EventHub
 from avenor.host import logfile
 from avenor.host.sockaddr import dial
-from avenor.protocol.errors import AvenorError, BrokenError, Refused, from_wire
+from avenor.protocol.errors import AvenorError, BrokenError, InvalidParams, Refused, from_wire
 from avenor.protocol.events import EventHead, decode_head
 from avenor.protocol.framing import LineSplitter, Oversized
 from avenor.protocol.methods import (
     EVENT_PREFIX,
+    LINE_LIMIT_BYTES,
     RouterCall,
     RouterHello,
     RouterLeft,
@@ -310,6 +311,10 @@ class Link:
 
     def _transmit(self, call: Call) -> None:
         request_id, line = self._peer.request(call.method, call.params)
+        if len(line) > LINE_LIMIT_BYTES:  # the runtime would skip it, and never answer
+            self._peer.forget(request_id)
+            call.give_up(InvalidParams(f"the call is too long to pass on: {len(line)} bytes with its frame"))
+            return
         self._calls[request_id] = call
         self._write(line)
 
