@@ -21,6 +21,8 @@ def stranger(shared: Stable) -> Generator[tuple[str, int], None, None]:
     """A process that runs the very command that an agent will run, in the same directory, started by somebody else."""
     command = shared.place.sleeper()
     process = subprocess.Popen(shlex.split(command), cwd=shared.place.work, start_new_session=True)
+    # It has no command line for a moment after it was started.
+    eventually_sync(lambda: commands(command) == [process.pid], WAIT_SECONDS)
     yield command, process.pid
     process.kill()
     process.wait()

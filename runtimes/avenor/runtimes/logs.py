@@ -2,10 +2,12 @@
 
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, TextIO, cast
 
 import msgspec
 import structlog
+
+from avenor.host.unhurried import UnhurriedFile
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
@@ -26,7 +28,7 @@ def configure_logs(*, level: str, is_terminal: bool) -> None:
             _render_line if is_terminal else _render_json,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", UnhurriedFile(sys.stderr.fileno()))),
         cache_logger_on_first_use=False,
     )
 

@@ -4,15 +4,12 @@ Prompts, permission texts and environments are never logged; ids, names of metho
 """
 
 import logging
-import os
-import select
 import sys
-from typing import Final, Literal, TextIO, cast
+from typing import Literal, TextIO, cast
 
 import structlog
 
-# A pipe that poll calls writable takes this much without waiting (pipe(7), POSIX PIPE_BUF).
-_PIECE_BYTES: Final = select.PIPE_BUF
+from avenor.host.unhurried import UnhurriedFile
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -36,33 +33,6 @@ def configure_logs(level: Literal["debug", "info", "warning", "error"], log_form
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", UnhurriedFile(sys.stderr.fileno()))),
         cache_logger_on_first_use=False,
     )
-
-
-class UnhurriedFile:
-    """A place for log lines that never holds the supervisor up and never breaks it.
-
-    A line that nobody takes (a pipe that is full, or whose reader is gone; a full disk) is dropped, or cut short.
-
-    Args:
-        fd: A descriptor that may be shared with others, so that its own blocking mode is not ours to change.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._poller = select.poll()
-        self._poller.register(fd, select.POLLOUT)
-
-    def write(self, text: str) -> None:
-        """Write as much of the text as can be written now."""
-        rest = text.encode(errors="backslashreplace")
-        try:
-            while rest and self._poller.poll(0):
-                rest = rest[os.write(self._fd, rest[:_PIECE_BYTES]) :]
-        except OSError:
-            return
-
-    def flush(self) -> None:
-        """Nothing is ever held back."""
 
 
 def _renderers(*, is_console: bool) -> list[structlog.typing.Processor]:
