@@ -67,7 +67,7 @@ cover: $(VENV)/.dev  ## Tests with branch coverage, and its limits
 	$(BIN)/coverage report --include='protocol/*' --fail-under=100
 	$(BIN)/coverage report --omit='protocol/*' --fail-under=95
 
-check: lint type cover  ## What must be green before a commit
+check: lint type test  ## What must be green before a commit
 
 bench: $(VENV)/.dev  ## Speed and memory, side by side with other supervisors
 	$(PIP) install --group bench

@@ -8,9 +8,9 @@ from subprocess import PIPE
 
 import pytest
 import trio
-from tests.host.processes import SCRIPT, Agent, StartAgent, announced, end
 
 from avenor.host import tree
+from tests.host.processes import SCRIPT, Agent, StartAgent, announced, end
 
 
 @pytest.fixture

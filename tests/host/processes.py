@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import trio
-from tests.helpers import eventually
 
 from avenor.host.identity import ProcessId, process_id, read_stat
+from tests.helpers import eventually
 
 SCRIPT = Path(__file__).with_name("hostile.py")
 

@@ -6,11 +6,11 @@ import signal
 import pytest
 import trio
 from msgspec.structs import replace
-from tests.helpers import eventually
-from tests.host.processes import StartAgent, identity_of
 
 from avenor.host import identity
 from avenor.host.identity import is_alive, process_id, read_stat, signal_process, wait_dead
+from tests.helpers import eventually
+from tests.host.processes import StartAgent, identity_of
 
 
 async def test_a_process_is_known_by_pid_start_and_boot_until_it_ends(start_agent: StartAgent) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Generator
 import msgspec
 import pytest
 import trio
-from tests.helpers import eventually
-from tests.host.processes import Agent, StartAgent, identity_of, is_gone
 
 from avenor.host import tree
 from avenor.host.identity import ProcessStat, is_alive, read_stat
 from avenor.host.ladder import Graces, StopResult, left_reason, stop_tree
+from tests.helpers import eventually
+from tests.host.processes import Agent, StartAgent, identity_of, is_gone
 
 LONG = Graces(stdin_seconds=20, term_seconds=20, kill_seconds=20)
 SHORT = Graces(stdin_seconds=0.1, term_seconds=0.1, kill_seconds=20)

@@ -5,11 +5,11 @@ import signal
 
 import pytest
 import trio
-from tests.helpers import eventually
-from tests.host.processes import StartAgent, identity_of
 
 from avenor.host import tree
 from avenor.host.identity import ProcessStat, signal_process, wait_dead
+from tests.helpers import eventually
+from tests.host.processes import StartAgent, identity_of
 
 
 def pids(found: list[ProcessStat]) -> set[int]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from avenor.stable.logs import UnhurriedFile, configure_logs
+from avenor.host.unhurried import UnhurriedFile
+from avenor.stable.logs import configure_logs
 
 
 def test_a_line_that_nobody_reads_is_dropped() -> None:
