@@ -1,6 +1,7 @@
 """Families: leaks, exit races, restart storms, busy loops, the descriptor limit."""
 
 import os
+import resource
 import signal
 import sys
 import threading
@@ -10,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.harness import WAIT_SECONDS, Client, Place, Stable, read_log, say, steps
+from tests.e2e.harness import WAIT_SECONDS, Client, Place, Stable, is_alive, read_log, say, steps
 from tests.helpers import eventually_sync
 
 _MISSING = {"backend": "acp", "agent_command": "/nonexistent/agent"}
@@ -197,6 +198,32 @@ def test_an_idle_supervisor_does_not_burn_the_processor(shared: Stable, client: 
     before = spent()
     client.call("wait", runtime_id=running, until="done", timeout_ms=1000)
     assert spent() - before < 0.2
+
+
+def test_at_the_descriptor_limit_it_recovers(place: Place) -> None:
+    """With no descriptor left, clients and spawns are refused or wait; as soon as there are some, it works again."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    stable = Stable(place, setup=limit)
+    crowd: list[Client] = []
+    for _ in range(80):
+        crowd.append(stable.connect())
+    client = crowd[0]
+    error = client.refusal("spawn", prompt="x", dir=str(place.work), backend="scripted")
+    assert error["code"] == -32000, error
+    assert is_alive(stable.process.pid)
+    for each in crowd[1:]:
+        each.close()
+    spawned = eventually_sync(
+        lambda: client.ask("spawn", prompt="x", dir=str(place.work), backend="scripted").get("result"), WAIT_SECONDS
+    )
+    assert spawned is not None
+    assert client.call("wait", runtime_id=spawned["runtime_id"], until="done")["outcome"] == "DONE"
+    # The refused one has ended too: nothing is left over as starting for ever.
+    eventually_sync(lambda: {each["status"] for each in client.call("list")} == {"ended", "idle"}, WAIT_SECONDS)
+    assert stable.shutdown() == 0
 
 
 def test_parallel_clients_get_their_own_answers(shared: Stable) -> None:

@@ -137,7 +137,7 @@ class Keeper:
         runtime.revise()
         if state.status != "ended" or not _has_sentinel(runtime):
             if state.status != "ended" and runtime.stage is not Stage.QUEUED:
-                runtime.stopped = await self._launcher.end(runtime.directory.path)
+                runtime.stopped = await self._end_processes(runtime)
             await self._write_end(runtime, runtime.end or await self._lost(runtime))
         if runtime.link is not None:
             runtime.link.close()
@@ -150,6 +150,13 @@ class Keeper:
         self._listener.runtime_changed(runtime)
         for event in (runtime.started, runtime.has_session, runtime.ended):
             event.set()
+
+    async def _end_processes(self, runtime: Runtime) -> StopResult:
+        try:
+            return await self._launcher.end(runtime.directory.path)
+        except OSError as error:  # no descriptor left to look with
+            _logger.error("runtime.not_swept", error=str(error))
+            return StopResult(unverified=str(error))
 
     async def _find_alive(self, runtime: Runtime) -> ProcessId | None:
         """The process of a runtime that came up late; None if its end is written, so that none can come any more."""

@@ -138,7 +138,10 @@ class LocalLauncher:
 
     async def _start_and_hear(self, path: Path, start: Callable[[Path, int], bool]) -> bytes | None:
         """Start one process; returns what it says on its readiness pipe, None if it ended without a word."""
-        ready_out, ready_in = os.pipe()
+        try:
+            ready_out, ready_in = os.pipe()
+        except OSError as error:  # no descriptor left
+            raise SpawnError(f"{path}: cannot start a runtime: {error.strerror}", retryable=True) from error
         try:
             try:
                 if not start(path, ready_in):
