@@ -1,5 +1,6 @@
 """Families: permissions through files, many sessions with one BASE, ownership, prompts that are never run."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -65,6 +66,32 @@ def test_many_sessions_share_one_permission_base(shared: Stable, client: Client)
     eventually_sync(answer_next, WAIT_SECONDS)
     told = {runtime_id: [each["option_id"] for each in responses(shared, runtime_id)] for runtime_id in ids}
     assert told == {ids[0]: ["once"], ids[1]: ["once"], ids[2]: ["reject"], ids[3]: ["reject"]}
+
+
+def test_an_answer_to_one_run_never_fits_the_question_of_another(shared: Stable, client: Client) -> None:
+    """A's question is settled elsewhere and B's takes its place: the answer that was meant for A settles nothing."""
+    base = shared.place.path / "handed-on"
+    request, response = Path(f"{base}.req"), Path(f"{base}.req.response")
+    script = asking(shared.place)
+    handler = {"permission_handler": f"file:{base}", "permission_claim_timeout": "1ms"}
+    first = client.spawn(shared.place, script=script, **handler)
+    eventually_sync(request.exists, WAIT_SECONDS)
+    meant = json.loads(request.read_text())
+    second = client.spawn(shared.place, script=script, **handler)
+    client.call("answer_permission", runtime_id=first["runtime_id"], request_id=meant["request_id"], option_id="reject")
+
+    def is_handed_on() -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            return bool(json.loads(request.read_text())["session_id"] == second["session_id"])
+        return False
+
+    eventually_sync(is_handed_on, WAIT_SECONDS)
+    answer = {"outcome": "selected", "option_id": "once", "request_id": meant["request_id"]}
+    response.write_text(json.dumps(answer))
+    wait_complaints(shared, second["runtime_id"], 1)
+    assert responses(shared, second["runtime_id"]) == []
+    assert client.call("status", runtime_id=second["runtime_id"])["pending_permission"] is True
+    client.call("cancel", runtime_id=second["runtime_id"])
 
 
 def test_wrong_answers_are_reported_and_waited_on(shared: Stable, client: Client) -> None:

@@ -43,7 +43,7 @@ class Desk:
         self.events: list[Event] = []
         self.answers: list[PermissionAnswer] = []
         self.broker = Broker(
-            auto_approve=auto_approve, claim_seconds=30.0, files=files, has_owner=lambda: self.has_owner
+            token="t", auto_approve=auto_approve, claim_seconds=30.0, files=files, has_owner=lambda: self.has_owner
         )
 
     async def ask(
@@ -85,7 +85,7 @@ async def test_auto_approve_never_takes_another_kind(autojump_clock: MockClock, 
         await blocked()
         assert desk.answers == []
         assert any(isinstance(event, Error) for event in desk.events)
-        desk.broker.answer("perm_1", "x", None)
+        desk.broker.answer("perm_1_t", "x", None)
     assert desk.answers[0].option_id == "x"
 
 
@@ -100,7 +100,7 @@ async def test_the_owner_is_asked_alone_for_the_claim_time_then_the_files_too(au
         assert (desk.resolvers, files.presented) == (["control"], [])
         await trio.sleep(2)
         assert (desk.resolvers, len(files.presented)) == (["control", "file"], 1)
-        desk.broker.answer("perm_1", "reject", "no")
+        desk.broker.answer("perm_1_t", "reject", "no")
     assert desk.responses == [("reject", "reject", "control")]
     assert desk.answers[0] == PermissionAnswer(option_id="reject", message="no")
 
@@ -130,7 +130,7 @@ async def test_without_owner_and_files_a_request_waits_for_whoever_answers(autoj
         nursery.start_soon(desk.ask)
         await trio.sleep(80_000)
         assert (desk.resolvers, desk.answers) == (["none"], [])
-        desk.broker.answer("perm_1", "allow", None)
+        desk.broker.answer("perm_1_t", "allow", None)
     assert desk.answers[0].option_id == "allow"
 
 
@@ -143,7 +143,7 @@ async def test_the_first_answer_wins_and_later_ones_find_nothing_pending(autojum
         await blocked()
         files.presented[0].answer("allow", None)
         with pytest.raises(NoPendingPermission):
-            desk.broker.answer("perm_1", "reject", None)
+            desk.broker.answer("perm_1_t", "reject", None)
         files.presented[0].answer("reject", None)
     assert desk.responses == [("allow", "allow", "file")]
 
@@ -155,10 +155,10 @@ async def test_an_option_that_was_not_offered_is_refused_and_the_request_stays(a
         nursery.start_soon(desk.ask)
         await blocked()
         with pytest.raises(InvalidParams) as refused:
-            desk.broker.answer("perm_1", "maybe", None)
+            desk.broker.answer("perm_1_t", "maybe", None)
         assert refused.value.data["options"] == ["allow", "reject"]
         assert desk.broker.is_waiting
-        desk.broker.answer("perm_1", "allow", None)
+        desk.broker.answer("perm_1_t", "allow", None)
 
 
 async def test_several_requests_are_answered_each_by_its_own_id(autojump_clock: MockClock) -> None:
@@ -169,12 +169,12 @@ async def test_several_requests_are_answered_each_by_its_own_id(autojump_clock: 
             nursery.start_soon(desk.ask)
         await blocked()
         asked = [event.request_id for event in desk.events if isinstance(event, PermissionRequest)]
-        assert sorted(asked) == ["perm_1", "perm_2", "perm_3"]
-        desk.broker.answer("perm_2", "reject", None)
-        desk.broker.answer("perm_3", "allow", None)
+        assert sorted(asked) == ["perm_1_t", "perm_2_t", "perm_3_t"]
+        desk.broker.answer("perm_2_t", "reject", None)
+        desk.broker.answer("perm_3_t", "allow", None)
         await blocked()
         assert [answer.option_id for answer in desk.answers].count("reject") == 1
-        desk.broker.answer("perm_1", "allow", None)
+        desk.broker.answer("perm_1_t", "allow", None)
     assert len(desk.answers) == 3
 
 
@@ -212,7 +212,7 @@ async def test_a_run_that_ends_settles_every_request_as_cancelled(
         await rig.start(nursery)
         rig.host.end(Cause(stop_reason="cancelled", reason="test"))
         with pytest.raises(NoPendingPermission):
-            rig.host.broker.answer("perm_1", "allow", None)
+            rig.host.broker.answer(rig.host.fold.state.permissions[0].request_id, "allow", None)
     assert heard == ["cancelled=True None"] * 2
     assert [event.source for event in rig.only(PermissionResponse)] == ["cancel", "cancel"]
     assert rig.fold.state.permissions == []
@@ -232,7 +232,7 @@ async def test_an_interrupt_settles_the_open_request_as_cancelled(
         await rig.start(nursery)
         rig.host.interrupt_and_prompt("now", "control", keep_queue=False)
         await trio.sleep(1)
-        rig.host.broker.answer("perm_2", "allow", None)
+        rig.host.broker.answer(rig.host.fold.state.permissions[0].request_id, "allow", None)
     assert [event.kind for event in rig.only(PermissionResponse)] == ["cancelled", "allow"]
 
 
@@ -249,7 +249,7 @@ async def test_the_status_is_waiting_while_somebody_is_asked(
     async with trio.open_nursery() as nursery:
         await rig.start(nursery)
         assert (rig.fold.state.phase, rig.fold.state.turn_state) == ("waiting", "permission")
-        rig.host.broker.answer("perm_1", "allow", None)
+        rig.host.broker.answer(rig.host.fold.state.permissions[0].request_id, "allow", None)
     assert [event.phase for event in rig.only(AgentStatus)] == ["thinking", "waiting", "working", "done"]
 
 
@@ -271,4 +271,4 @@ async def test_the_owner_of_the_run_is_who_is_asked_first(
         await blocked()
         assert [event.resolver for event in rig.only(PermissionRequest)] == ["control", "none"]
         assert rig.fold.state.owner is None
-        rig.host.broker.answer("perm_1", "allow", None)
+        rig.host.broker.answer(rig.host.fold.state.permissions[0].request_id, "allow", None)

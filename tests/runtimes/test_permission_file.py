@@ -31,7 +31,7 @@ class Office:
         self.events: list[Event] = []
         self.answers: dict[str, PermissionAnswer] = {}
         self.files = FileHandler(str(directory / "done.perm"), self.reports.append)
-        self.broker = Broker(auto_approve=False, claim_seconds=0, files=self.files, has_owner=lambda: False)
+        self.broker = Broker(token="t", auto_approve=False, claim_seconds=0, files=self.files, has_owner=lambda: False)
 
     async def ask(self, name: str) -> None:
         ask = PermissionAsk(tool=name, question="Run?", options=[ALLOW, REJECT], payload=msgspec.Raw(b'{"a":1}'))
@@ -68,7 +68,7 @@ async def test_a_request_is_written_and_its_answer_taken(office: Office) -> None
         assert stat.S_IMODE(office.request.stat().st_mode) == 0o600
         office.reply(outcome="selected", option_id="allow", message="fine", request_id=asked["request_id"])
     assert asked == {
-        "request_id": "perm_1",
+        "request_id": "perm_1_t",
         "session_id": "s1",
         "tool": "shell",
         "question": "Run?",
@@ -116,7 +116,7 @@ async def test_half_written_json_is_not_ready_yet(office: Office) -> None:
         {"outcome": "selected", "option_id": "maybe"},
         {"outcome": "selected"},
         {"outcome": "perhaps", "option_id": "allow"},
-        {"outcome": "selected", "option_id": "allow", "request_id": "perm_9"},
+        {"outcome": "selected", "option_id": "allow", "request_id": "perm_9_t"},
         {"option_id": "allow"},
     ],
 )
@@ -154,9 +154,9 @@ async def test_an_answer_elsewhere_takes_the_request_off_the_disk(office: Office
         await office.wait_asked("one")
         nursery.start_soon(office.ask, "two")
         await trio.testing.wait_all_tasks_blocked()
-        office.broker.answer("perm_1", "reject", None)
+        office.broker.answer("perm_1_t", "reject", None)
         await office.wait_asked("two")
-        office.broker.answer("perm_2", "reject", None)
+        office.broker.answer("perm_2_t", "reject", None)
     assert not office.request.exists()
 
 
@@ -168,10 +168,10 @@ async def test_a_waiting_request_that_is_answered_elsewhere_never_comes_to_disk(
         for name in ("two", "three"):
             nursery.start_soon(office.ask, name)
             await trio.testing.wait_all_tasks_blocked()
-        office.broker.answer("perm_2", "allow", None)
-        office.broker.answer("perm_1", "allow", None)
+        office.broker.answer("perm_2_t", "allow", None)
+        office.broker.answer("perm_1_t", "allow", None)
         await office.wait_asked("three")
-        office.broker.answer("perm_3", "allow", None)
+        office.broker.answer("perm_3_t", "allow", None)
 
 
 async def test_a_late_answer_is_set_aside(office: Office) -> None:
@@ -181,7 +181,7 @@ async def test_a_late_answer_is_set_aside(office: Office) -> None:
         async with trio.open_nursery() as asking:
             asking.start_soon(office.ask, "one")
             await office.wait_asked("one")
-            office.broker.answer("perm_1", "reject", None)
+            office.broker.answer("perm_1_t", "reject", None)
         office.reply(outcome="selected", option_id="allow")
         late = office.response.with_suffix(".response.late")
         await eventually(late.exists)
@@ -196,7 +196,7 @@ async def test_an_answer_that_is_there_before_the_question_is_set_aside(office: 
         nursery.start_soon(office.ask, "one")
         await office.wait_asked("one")
         assert not office.response.exists()
-        office.broker.answer("perm_1", "reject", None)
+        office.broker.answer("perm_1_t", "reject", None)
 
 
 async def test_an_expired_request_moves_on_but_its_answer_still_counts(
@@ -221,8 +221,8 @@ async def test_an_expired_request_gives_its_place_to_the_next(office: Office, mo
         nursery.start_soon(office.ask, "two")
         await office.wait_asked("two")
         assert office.answers == {}
-        office.broker.answer("perm_1", "allow", None)
-        office.broker.answer("perm_2", "allow", None)
+        office.broker.answer("perm_1_t", "allow", None)
+        office.broker.answer("perm_2_t", "allow", None)
     assert len(office.answers) == 2
 
 
@@ -233,7 +233,7 @@ async def test_a_directory_that_is_not_there_is_reported_and_the_request_stays(t
         nursery.start_soon(office.ask, "one")
         await eventually(lambda: office.reports)
         await eventually(lambda: _resolvers(office) == ["file", "none"])
-        office.broker.answer("perm_1", "allow", None)
+        office.broker.answer("perm_1_t", "allow", None)
     assert "cannot ask" in office.reports[0]
 
 

@@ -186,7 +186,7 @@ async def test_the_progress_timeout_does_not_count_while_somebody_decides(
     async with trio.open_nursery() as nursery:
         await rig.start(nursery)
         await trio.sleep(500)
-        rig.host.broker.answer("perm_1", "allow", None)
+        rig.host.broker.answer(rig.host.fold.state.permissions[0].request_id, "allow", None)
     assert rig.outcome is not None
     assert rig.outcome.status is Status.DONE
 

@@ -5,6 +5,7 @@ The host owns the queue, the ownership, the broker and the decision to end. It k
 """
 
 import os
+import secrets
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
@@ -83,6 +84,7 @@ class RunHost:
         base = permission_base(record.spec.permission_handler)
         self.files = None if base is None else FileHandler(base, lambda text: self.report("permission", text))
         self.broker = Broker(
+            token=secrets.token_hex(4),
             auto_approve=record.spec.auto_approve,
             claim_seconds=float(record.spec.permission_claim_timeout or 0.0),
             files=self.files,

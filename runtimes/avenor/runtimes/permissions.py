@@ -47,16 +47,20 @@ class Broker:
         claim_seconds: How long the owner alone is asked before the file handler is as well.
         files: The file handler, if there is one.
         has_owner: Whether a client owns the run now.
+        token: What no other run has. It is part of every request's id, so that an answer to one run's question never
+            fits another's where both ask at the same BASE.
     """
 
     def __init__(
         self,
         *,
+        token: str,
         auto_approve: bool,
         claim_seconds: float,
         files: FileHandler | None,
         has_owner: Callable[[], bool],
     ) -> None:
+        self._token = token
         self._auto_approve = auto_approve
         self._claim_seconds = claim_seconds
         self._files = files
@@ -82,7 +86,7 @@ class Broker:
         Cancellation: The request is settled as cancelled.
         """
         self._count += 1
-        pending = Pending(f"perm_{self._count}", session_id, ask, emit)
+        pending = Pending(f"perm_{self._count}_{self._token}", session_id, ask, emit)
         if self._auto_approve and (chosen := self._by_rule(pending)) is not None:
             return chosen
         return await self._ask_people(pending)
