@@ -11,8 +11,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -31,6 +29,7 @@ from avenor.protocol.outcomes import ExitCode, Outcome
 from avenor.protocol.spec import Record, RunSpec, resolve_spec
 from avenor.runtimes.life import END_SIGNALS
 from avenor.runtimes.logs import configure_logs
+from avenor.runtimes.patience import Interrupted, read_patiently
 from avenor.runtimes.process import Ended, Listening, Place, run_process
 from avenor.runtimes.readiness import Readiness
 from avenor.runtimes.terminal import make_view, print_reply
@@ -80,10 +79,9 @@ def run_once(spec: RunSpec, *, quiet: bool = False, control_socket: str | None =
     _hold_signals()
     configure_logs(level="error", is_terminal=sys.stderr.isatty())
     try:
-        with _interruptible():
-            record = _own_record(spec)
+        record = _own_record(spec)
         directory = Path(tempfile.mkdtemp(prefix="run-", dir=_runs_directory()))
-    except _Interrupted as interrupted:
+    except Interrupted as interrupted:
         return _tell(spec, Outcome.of("cancelled", run_id=spec.run_id or "", reason=str(interrupted)))
     except AvenorError as error:
         return _refuse(spec, error)
@@ -163,7 +161,7 @@ def _prompt_of(spec: RunSpec) -> str:
     if spec.prompt_file is None:
         return spec.prompt or ""
     try:
-        text = Path(spec.prompt_file).read_text(encoding="utf-8")
+        text = read_patiently(spec.prompt_file).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidParams(
             f"prompt_file {spec.prompt_file}: cannot read it: {error}", data={"field": "prompt_file"}
@@ -201,28 +199,6 @@ def _tell(spec: RunSpec, outcome: Outcome) -> int:
 def _tell_start_error(error: AvenorError | None) -> None:
     if error is not None:
         print(f"avenor: {error.message}", file=sys.stderr)
-
-
-class _Interrupted(Exception):
-    """A signal asked for the end before there was a run."""
-
-
-@contextmanager
-def _interruptible() -> Generator[None]:
-    """For what may wait for others (a prompt file may be a FIFO): a signal ends it, with `_Interrupted`."""
-
-    def interrupt(number: int, _frame: object) -> None:
-        raise _Interrupted(f"signal {signal.Signals(number).name}")
-
-    watched = [number for number in END_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupt) for number in watched}
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _hold_signals() -> None:
