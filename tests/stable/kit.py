@@ -22,7 +22,7 @@ from avenor.host.lock import FileLock, is_locked
 from avenor.host.rundir import RunDir
 from avenor.host.sentinelfile import write_sentinel
 from avenor.host.unixsock import bind_listener
-from avenor.protocol.errors import AvenorError, NotOwner
+from avenor.protocol.errors import NotOwner
 from avenor.protocol.events import (
     Event,
     EventHead,
@@ -218,7 +218,7 @@ class FakeLauncher:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.runtimes: dict[str, FakeRuntime] = {}
-        self.failures: list[AvenorError] = []
+        self.failures: list[Exception] = []
         self.gate: trio.Event | None = None
         self.ended: list[str] = []
         self._nursery = nursery

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from avenor.host.identity import is_alive, wait_dead
+from avenor.host.identity import is_alive, process_id, signal_process, wait_dead
 from avenor.host.rundir import RunDir
 from avenor.protocol.errors import SpawnError
 from avenor.protocol.spec import Record, RunSpec, resolve_spec
@@ -46,6 +46,32 @@ async def launching(
             yield launcher, zygote
         finally:
             nursery.cancel_scope.cancel()
+
+
+async def test_the_end_of_one_runtime_spares_another_that_is_still_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started plainly it is our child, and has not said yet who it is: no sweep may take it for a leftover."""
+    ended, starting = accept(tmp_path, "rt_1"), accept(tmp_path, "rt_2")
+    slow = tmp_path / "slow"
+    slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
+    slow.chmod(0o755)
+    async with launching(tmp_path, _NO_ZYGOTE) as (launcher, _zygote), trio.open_nursery() as nursery:
+        process = await launcher.launch(ended)
+        monkeypatch.setattr("sys.executable", str(slow))
+        nursery.start_soon(_launch_in_vain, launcher, starting)
+        await eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
+        other = process_id(int((tmp_path / "pid").read_text()))
+        assert other is not None
+        await launcher.end(ended)
+        assert not is_alive(process)
+        assert is_alive(other)
+        signal_process(other, signal.SIGKILL)
+
+
+async def _launch_in_vain(launcher: LocalLauncher, path: Path) -> None:
+    with pytest.raises(SpawnError):
+        await launcher.launch(path)
 
 
 @pytest.mark.parametrize("program", [(), _NO_ZYGOTE], ids=["zygote", "plain"])

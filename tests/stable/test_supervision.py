@@ -144,6 +144,28 @@ async def test_a_launch_that_fails_is_told_with_id_and_sentinel(tmp_path: Path) 
         assert (await client.call("status", runtime_id="rt_1"))["status"] == "ended"
 
 
+@pytest.mark.parametrize("fault", [OSError("odd"), RuntimeError("odd")], ids=["system", "ours"])
+async def test_a_fault_in_a_launch_leaves_nothing_starting_for_ever(tmp_path: Path, fault: Exception) -> None:
+    """Whatever was raised: the spawn is answered, the runtime has ended, and its place is free."""
+    async with open_stable(tmp_path, max_runtimes=1, queue=0) as stable:
+        stable.launcher.failures.append(fault)
+        client = await stable.connect()
+        refusal = await client.refusal("spawn", **SPAWN)
+        assert refusal["data"]["reason"] == "internal_error"
+        assert "odd" not in refusal["message"]
+        assert sentinel_of(refusal["data"]["sentinel_file"]) is Status.FAILED
+        assert (await client.call("status", runtime_id="rt_1"))["status"] == "ended"
+        assert await stable.spawned(client) == "rt_2"
+
+
+async def test_a_launch_that_may_work_later_is_told_as_retryable(tmp_path: Path) -> None:
+    """A client that reads only `retryable` does the right thing."""
+    async with open_stable(tmp_path) as stable:
+        stable.launcher.failures.append(SpawnError("no descriptor", retryable=True))
+        client = await stable.connect()
+        assert (await client.refusal("spawn", **SPAWN))["data"]["retryable"] is True
+
+
 async def test_what_waited_for_a_launch_that_fails_is_told(tmp_path: Path) -> None:
     """A prompt that was sent to a starting runtime does not wait for ever."""
     async with open_stable(tmp_path) as stable:

@@ -98,14 +98,18 @@ class ControlServer:
                 await service.over.wait()
 
     async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+        is_short = False
         while True:
             await trio.lowlevel.wait_readable(listener)
             try:
                 self._accept_all(listener, nursery)
+                is_short = False
             except OSError as error:
                 if error.errno not in _OUT_OF_DESCRIPTORS:
                     raise
-                _logger.error("control.cannot_accept", error=error.strerror)
+                if not is_short:  # said once, not at every try
+                    _logger.error("control.cannot_accept", error=error.strerror)
+                is_short = True
                 # The listener stays readable, and nothing tells us when there are descriptors again.
                 await trio.sleep(_RETRY_SECONDS)
 

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from avenor.host.identity import ProcessId, wait_dead
 from avenor.host.ladder import StopResult
-from avenor.protocol.errors import AvenorError, SpawnError
+from avenor.protocol.errors import AvenorError, InternalError, SpawnError
 from avenor.protocol.events import RunEnd
 from avenor.protocol.outcomes import Outcome
 from avenor.stable.launcher import Launcher
@@ -63,6 +63,9 @@ class Keeper:
             except AvenorError as error:
                 runtime.failure = error
                 _logger.warning("runtime.not_launched", error=error.message)
+            except Exception:  # supervision boundary: whatever it was, this runtime must not be starting for ever
+                runtime.failure = InternalError(f"cannot launch {runtime.id}: a fault in avenor, see the log")
+                _logger.exception("runtime.not_launched")
             else:
                 took_ms = round((trio.current_time() - started_at) * 1000, 1)
                 _logger.info("runtime.launched", pid=runtime.process and runtime.process.pid, took_ms=took_ms)
@@ -139,6 +142,11 @@ class Keeper:
             if state.status != "ended" and runtime.stage is not Stage.QUEUED:
                 runtime.stopped = await self._end_processes(runtime)
             await self._write_end(runtime, runtime.end or await self._lost(runtime))
+        self._close(runtime)
+
+    def _close(self, runtime: Runtime) -> None:
+        """Nothing more comes of it: lets everybody know who waits for it."""
+        state = runtime.state
         if runtime.link is not None:
             runtime.link.close()
         self._launcher.forget(runtime.directory.path)

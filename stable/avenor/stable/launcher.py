@@ -73,6 +73,7 @@ class LocalLauncher:
         self._zygote = zygote
         self._live_paths = live_paths
         self._launched: set[Path] = set()
+        self._starting: dict[Path, int] = {}
 
     async def launch(self, path: Path) -> ProcessId:
         """See `Launcher.launch`."""
@@ -80,7 +81,10 @@ class LocalLauncher:
         said = await self._start_and_hear(path, self._zygote.fork_nowait)
         if said is None:
             # The zygote died with the request, or the fork died without a word: a plain start will tell why.
-            said = await self._start_and_hear(path, _start_plainly)
+            try:
+                said = await self._start_and_hear(path, self._start_plainly)
+            finally:
+                self._starting.pop(path, None)
         word, _, rest = (said or b"").partition(b" ")
         if word != b"ready":
             raise _spawn_error(path, rest if word == b"error" else b"")
@@ -132,9 +136,16 @@ class LocalLauncher:
         tree.reap_adopted(() if self._zygote.pid is None else (self._zygote.pid,))
 
     def _spare_pids(self, path: Path) -> set[int]:
-        others = [RunDir(other).read_process() for other in self._live_paths() if other != path]
-        spared = {process.pid for process in others if process is not None}
+        """Children of ours that are others' runtimes: those that have said who they are, and those that start."""
+        others = [other for other in self._live_paths() if other != path]
+        processes = [RunDir(other).read_process() or self._zygote.forked.get(str(other)) for other in others]
+        spared = {process.pid for process in processes if process is not None}
+        spared |= {pid for other, pid in self._starting.items() if other != path}
         return spared if self._zygote.pid is None else {*spared, self._zygote.pid}
+
+    def _start_plainly(self, path: Path, ready_fd: int) -> bool:
+        self._starting[path] = _spawn_plainly(path, ready_fd)
+        return True
 
     async def _start_and_hear(self, path: Path, start: Callable[[Path, int], bool]) -> bytes | None:
         """Start one process; returns what it says on its readiness pipe, None if it ended without a word."""
@@ -171,11 +182,11 @@ async def _read_line(fd: int) -> bytes | None:
     return said.partition(b"\n")[0]
 
 
-def _start_plainly(path: Path, ready_fd: int) -> bool:
+def _spawn_plainly(path: Path, ready_fd: int) -> int:
     os.set_inheritable(ready_fd, True)
     command = [sys.executable, "-P", "-m", "avenor.runtimes", str(path), str(ready_fd)]
     try:
-        os.posix_spawn(
+        return os.posix_spawn(
             command[0],
             command,
             os.environ,
@@ -184,7 +195,6 @@ def _start_plainly(path: Path, ready_fd: int) -> bool:
         )
     except OSError as error:
         raise SpawnError(f"{command[0]}: cannot start a runtime: {error.strerror}") from error
-    return True
 
 
 def _spawn_error(path: Path, rest: bytes) -> SpawnError:

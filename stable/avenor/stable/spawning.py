@@ -148,7 +148,8 @@ def _failure(runtime: Runtime) -> AvenorError:
     }
     if runtime.failure is not None:
         data = {**runtime.failure.data, **data}
-        return SpawnError(runtime.failure.message, data=data, reason=runtime.failure.reason_word)
+        failure = runtime.failure
+        return SpawnError(failure.message, data=data, retryable=failure.retryable, reason=failure.reason_word)
     what = state.reason or state.stop_reason or "it has ended"
     return RuntimeFailure(f"runtime {runtime.id} ended before it had a session: {what}", data=data)
 
