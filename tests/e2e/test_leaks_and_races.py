@@ -1,5 +1,6 @@
 """Families: leaks, exit races, restart storms, busy loops, the descriptor limit."""
 
+import contextlib
 import os
 import resource
 import signal
@@ -17,15 +18,22 @@ from tests.helpers import eventually_sync
 _MISSING = {"backend": "acp", "agent_command": "/nonexistent/agent"}
 
 
+def open_descriptors(pid: int) -> list[str]:
+    """What a process has open, by kind or path."""
+    found: list[str] = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed while we look: not open
+            found.append(os.readlink(f"/proc/{pid}/fd/{fd}").split(":")[0])
+    return sorted(found)
+
+
 def footprint(stable: Stable) -> dict[str, Any]:
     """What must be equal before and after: descriptors, threads, children and zombies of supervisor and zygote."""
     found: dict[str, Any] = {}
     for name, pid in (("supervisor", stable.process.pid), ("zygote", stable.zygote_pid())):
         process = psutil.Process(pid)
         found[name] = {
-            "descriptors": sorted(
-                os.readlink(f"/proc/{pid}/fd/{fd}").split(":")[0] for fd in os.listdir(f"/proc/{pid}/fd")
-            ),
+            "descriptors": open_descriptors(pid),
             "children": len(process.children(recursive=True)),
         }
     return found
@@ -221,8 +229,10 @@ def test_at_the_descriptor_limit_it_recovers(place: Place) -> None:
     )
     assert spawned is not None
     assert client.call("wait", runtime_id=spawned["runtime_id"], until="done")["outcome"] == "DONE"
-    # The refused one has ended too: nothing is left over as starting for ever.
-    eventually_sync(lambda: {each["status"] for each in client.call("list")} == {"ended", "idle"}, WAIT_SECONDS)
+    # The refused one has ended too, or never had an id: nothing is left over as starting for ever, nor on the disk.
+    eventually_sync(lambda: {each["status"] for each in client.call("list")} <= {"ended", "idle"}, WAIT_SECONDS)
+    listed = {each["runtime_id"] for each in client.call("list")}
+    assert {path.name for path in stable.log_path(spawned["runtime_id"]).parents[1].glob("rt_*")} == listed
     assert stable.shutdown() == 0
 
 

@@ -158,6 +158,22 @@ async def test_a_fault_in_a_launch_leaves_nothing_starting_for_ever(tmp_path: Pa
         assert await stable.spawned(client) == "rt_2"
 
 
+async def test_a_spawn_whose_record_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused as retryable; no runtime is listed, and no directory is left."""
+
+    def refuse(_directory: object, _record: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        monkeypatch.setattr("avenor.stable.spawning.write_record", refuse)
+        assert (await client.refusal("spawn", **SPAWN))["data"]["retryable"] is True
+        assert await client.call("list") == []
+        assert list((tmp_path / "state").glob("rt_*")) == []
+
+
 async def test_a_launch_that_may_work_later_is_told_as_retryable(tmp_path: Path) -> None:
     """A client that reads only `retryable` does the right thing."""
     async with open_stable(tmp_path) as stable:

@@ -1,6 +1,8 @@
 """`spawn`: checked, admitted and recorded in one step; answered when the run is where the client wants it."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
@@ -111,12 +113,16 @@ class Spawner:
         return runtime
 
     def _make(self, request: SpawnRequest, parent: Runtime | None, decision: Decision) -> Runtime:
+        path: Path | None = None
         try:
             _, path = self._identifiers.allocate()
             directory = RunDir(path)
             record = make_record(request, directory, self._around, parent=None if parent is None else parent.record)
             write_record(directory, record)
         except OSError as error:
+            if path is not None:
+                with contextlib.suppress(OSError):  # without a record it was never accepted, whether it stays or not
+                    path.rmdir()
             raise SpawnError(f"cannot make the directory of a runtime: {error}", retryable=True) from error
         return Runtime(directory, record, Stage.QUEUED if decision == "queue" else Stage.LAUNCHING)
 
