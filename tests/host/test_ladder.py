@@ -28,7 +28,7 @@ async def stop_all(agent: Agent, graces: Graces, bystanders: set[int]) -> StopRe
         close_stdin=agent.close_stdin,
         graces=graces,
         own_children_of=os.getpid(),
-        spare_pids=bystanders,
+        spare_pids=lambda: bystanders,
     )
 
 
@@ -149,10 +149,35 @@ async def test_a_cancelled_stop_still_kills(start_agent: StartAgent, subreaper: 
             close_stdin=None,
             graces=LONG,
             own_children_of=os.getpid(),
-            spare_pids=bystanders,
+            spare_pids=lambda: bystanders,
         )
     assert scope.cancelled_caught
     assert [pid for pid in [*agent.pids, *deaf.pids] if not is_gone(pid)] == []
+
+
+async def test_what_starts_during_the_stop_is_spared_too(
+    start_agent: StartAgent, subreaper: None, bystanders: set[int]
+) -> None:
+    """Who may not be touched is asked at every look: a child that came after the first is nobody's leftover."""
+    deaf = await start_agent("deaf")
+    newcomers: list[Agent] = []
+
+    async def start_another() -> None:
+        with trio.CancelScope(shield=True):  # whatever the grace says
+            newcomers.append(await start_agent("polite"))
+        bystanders.update(newcomers[0].pids)
+
+    result = await stop_tree(
+        roots=[deaf.id],
+        tag=None,
+        close_stdin=start_another,
+        graces=SHORT,
+        own_children_of=os.getpid(),
+        spare_pids=lambda: bystanders,
+    )
+    assert result == StopResult()
+    assert is_gone(deaf.process.pid)
+    assert is_alive(newcomers[0].id)
 
 
 async def test_an_input_that_is_broken_or_never_closes_does_not_hold_the_ladder_up(
@@ -172,7 +197,7 @@ async def test_an_input_that_is_broken_or_never_closes_does_not_hold_the_ladder_
             close_stdin=close_stdin,
             graces=SHORT,
             own_children_of=os.getpid(),
-            spare_pids=bystanders,
+            spare_pids=lambda: bystanders,
         )
         assert result == StopResult()
         assert is_gone(agent.process.pid)
@@ -203,7 +228,7 @@ async def test_descriptors_are_as_many_after_as_before(
         close_stdin=trio.sleep_forever,
         graces=SHORT,
         own_children_of=os.getpid(),
-        spare_pids=bystanders,
+        spare_pids=lambda: bystanders,
     )
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -69,6 +69,18 @@ async def test_the_end_of_one_runtime_spares_another_that_is_still_starting(
         signal_process(other, signal.SIGKILL)
 
 
+async def test_a_fork_that_its_zygote_did_not_tell_of_is_known_by_its_command_line(tmp_path: Path) -> None:
+    """So that a sweep between the zygote's death and the fork's first word takes it for no leftover."""
+    path = accept(tmp_path)
+    async with launching(tmp_path, ()) as (launcher, zygote):
+        await eventually(lambda: zygote.pid is not None)
+        process = await launcher.launch(path)
+        assert zygote.is_fork(process.pid)
+        assert not zygote.is_fork(os.getpid())
+        await launcher.end(path)
+        assert not zygote.is_fork(process.pid)
+
+
 async def _launch_in_vain(launcher: LocalLauncher, path: Path) -> None:
     with pytest.raises(SpawnError):
         await launcher.launch(path)

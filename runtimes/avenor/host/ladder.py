@@ -60,7 +60,7 @@ async def stop_tree(
     close_stdin: Callable[[], Awaitable[None]] | None,
     graces: Graces,
     own_children_of: int | None,
-    spare_pids: Collection[int] = (),
+    spare_pids: Callable[[], Collection[int]] = tuple,
 ) -> StopResult:
     """End processes and everything that they started, bounded by the sum of the graces.
 
@@ -73,7 +73,8 @@ async def stop_tree(
         graces: How long to wait after each step.
         own_children_of: Also end everything below this pid: our own, when all that runs below this process is to end.
             None when others' processes run below us too; then the answer is `unverified`.
-        spare_pids: Children that somebody here ends and reaps himself, left alone with all that is below them.
+        spare_pids: Gives the children that somebody here ends and reaps himself, left alone with all that is below
+            them. Asked at every look: others start while we end these.
 
     Cancellation: cuts the graces short. The kill step is still made, shielded and bounded by `kill_seconds`; then
         `Cancelled` goes on.
@@ -103,7 +104,7 @@ class _Ladder:
         roots: Sequence[ProcessId],
         tag: tuple[str, str] | None,
         own_children_of: int | None,
-        spare_pids: Collection[int],
+        spare_pids: Callable[[], Collection[int]],
     ) -> None:
         self._roots = roots
         self._root_pids = {root.pid for root in roots}
@@ -163,7 +164,7 @@ class _Ladder:
         """What is left, the tag included where only that finds escapes."""
         alive = [] if self._is_empty else self._collect()  # where nothing lives, nothing starts
         if self._tag is not None and not self._sees_escapes:
-            kept_out = {os.getpid(), *tree.ancestors(os.getpid()), *self._spare_pids}
+            kept_out = {os.getpid(), *tree.ancestors(os.getpid()), *self._spare_pids()}
             extra = [found for found in tree.tagged(*self._tag) if found.id.pid not in kept_out]
             self._known.update((found.id, found) for found in extra)
             self._is_empty = self._is_empty and not extra
@@ -185,7 +186,7 @@ class _Ladder:
     def _look(self) -> tuple[list[ProcessStat], set[int]]:
         seeds = [seed for process in {*self._roots, *self._known} if (seed := _living(process)) is not None]
         starts = [seed.id.pid for seed in seeds]
-        below = tree.walk(starts if self._top is None else [*starts, self._top], self._spare_pids)
+        below = tree.walk(starts if self._top is None else [*starts, self._top], self._spare_pids())
         if self._top == os.getpid():
             # At once, for what forks on and on would bury us under its zombies. Roots are their starter's to reap, and
             # spared children were not looked at.

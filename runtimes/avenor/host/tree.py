@@ -18,6 +18,7 @@ import msgspec
 from avenor.host.identity import ProcessStat, all_pids, read_stat
 
 TREE: Final = "AVENOR_TREE"
+PART: Final = "AVENOR_TREE_PART"
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_GET_CHILD_SUBREAPER: Final = 37
@@ -72,6 +73,11 @@ def walk(pids: Iterable[int], spare_pids: Collection[int] = ()) -> Walk:
     return Walk(alive, gone_pids)
 
 
+def children(pid: int) -> list[int]:
+    """The pids of a process's own children, zombies too."""
+    return (_listed_children if HAS_CHILDREN_LISTS else _scanned_children())(pid)
+
+
 def descendants(pid: int) -> list[ProcessStat]:
     """What runs below a process, zombies left out."""
     return walk([pid]).alive
@@ -107,6 +113,11 @@ def tree_tag(pid: int, start_ticks: int) -> tuple[str, str]:
     again by what does not: the runtime process's own pid and kernel start time.
     """
     return TREE, f"{pid}-{start_ticks}"
+
+
+def part_tag(pid: int, start_ticks: int, number: int) -> tuple[str, str]:
+    """The variable that marks, beside the tree's, what one of several sessions below a runtime process has started."""
+    return PART, f"{pid}-{start_ticks}-{number}"
 
 
 def become_subreaper() -> bool:

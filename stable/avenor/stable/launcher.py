@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -116,7 +117,7 @@ class LocalLauncher:
             close_stdin=None,
             graces=_KILL,
             own_children_of=os.getpid() if is_ours else None,
-            spare_pids=self._spare_pids(path),
+            spare_pids=partial(self._spare_pids, path),
         )
         self.reap()
         return result
@@ -138,8 +139,11 @@ class LocalLauncher:
     def _spare_pids(self, path: Path) -> set[int]:
         """Children of ours that are others' runtimes: those that have said who they are, and those that start."""
         others = [other for other in self._live_paths() if other != path]
-        processes = [RunDir(other).read_process() or self._zygote.forked.get(str(other)) for other in others]
-        spared = {process.pid for process in processes if process is not None}
+        processes = {other: RunDir(other).read_process() or self._zygote.forked.get(str(other)) for other in others}
+        spared = {process.pid for process in processes.values() if process is not None}
+        if any(process is None for process in processes.values()):
+            # A zygote that has died may have forked it and not said so.
+            spared |= {pid for pid in tree.children(os.getpid()) if self._zygote.is_fork(pid)}
         spared |= {pid for other, pid in self._starting.items() if other != path}
         return spared if self._zygote.pid is None else {*spared, self._zygote.pid}
 

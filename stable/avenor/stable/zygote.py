@@ -93,6 +93,14 @@ class ZygoteKeeper:
         except OSError:
             return False
 
+    def is_fork(self, pid: int) -> bool:
+        """Whether a process has the command line of a zygote, as all that it forks have."""
+        words = b"\0".join(os.fsencode(word) for word in self._program)
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(words + b"\0")
+        except OSError:  # gone, or there is no /proc
+            return False
+
     def forget(self, path: Path) -> None:
         """Drop what is known of a directory whose runtime has been settled."""
         process = self.forked.pop(str(path), None)
