@@ -9,6 +9,7 @@ without a word means that there is no such runtime, so a request that dies with 
 Reports are JSON lines: `{"path": …, "pid": …, "start_ticks": …}` for a fork, `{"exited": PID, "status": …}` for an end.
 """
 
+import contextlib
 import gc
 import importlib
 import os
@@ -28,6 +29,7 @@ from avenor.host.identity import read_stat
 from avenor.protocol.errors import SpawnError
 from avenor.runtimes.backends.registry import backend_names, get_backend
 from avenor.runtimes.detach import become_runtime, reset_signals, tell_error
+from avenor.runtimes.immortal import immortalize
 from avenor.runtimes.logs import configure_logs
 from avenor.runtimes.rehearsal import rehearse
 
@@ -134,23 +136,36 @@ def preload() -> None:
 def _prepare_structs(module: ModuleType) -> None:
     for each in vars(module).values():
         if isinstance(each, type) and issubclass(each, msgspec.Struct) and each.__module__ == module.__name__:
-            msgspec.json.Decoder(each)
+            with contextlib.suppress(TypeError):  # one that never comes as JSON: a template's nodes
+                msgspec.json.Decoder(each)
 
 
 def main(control_fd: int) -> None:
     """Serve the socket that is open as `control_fd`."""
+    control = socket.socket(fileno=control_fd)
     gc.disable()
     os.setsid()
     os.chdir("/")
     reset_signals()
     preload()
+    if _is_abandoned(control):  # the rest takes another while, which whoever asked did not wait for
+        return
     gc.collect()
+    immortalize()
     # Frozen objects are never visited by the collector, so their pages stay shared with every fork.
     gc.freeze()
     try:
-        Zygote(socket.socket(fileno=control_fd)).serve()
+        Zygote(control).serve()
     except (BrokenPipeError, ConnectionResetError):
         return
+
+
+def _is_abandoned(control: socket.socket) -> bool:
+    """Whether the other end is closed, and no request waits."""
+    try:
+        return not control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
 
 
 def _wake_up(_number: int, _frame: object) -> None:
