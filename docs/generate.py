@@ -3,14 +3,19 @@
 import json
 from pathlib import Path
 
-from avenor.protocol.schemas import control_schema
+from avenor.protocol.schemas import control_schema, loop_schema, team_schema
 
 REFERENCE = Path(__file__).parent / "reference"
 
 
 def generated() -> dict[Path, str]:
     """Each generated file and what must be in it."""
-    return {REFERENCE / "schemas" / "control.json": json.dumps(control_schema(), indent=1) + "\n"}
+    schemas = {
+        "control.json": control_schema(),
+        "loop.schema.json": loop_schema(),
+        "team.schema.json": team_schema(),
+    }
+    return {REFERENCE / "schemas" / name: json.dumps(schema, indent=1) + "\n" for name, schema in schemas.items()}
 
 
 def main() -> None:

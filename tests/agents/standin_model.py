@@ -18,8 +18,9 @@ may hold directives:
     [[usage: 1000 50]]            report these token counts
 
 A tool call ends the model's turn; the directives after it make the next one. When they are used up it says OK and the
-start of the last tool result; without any it echoes the prompt. A test can hold what it says to a prompt (`held`): then
-it says that it has begun, and the rest only when the test lets it. GET /requests tells what was asked.
+start of the last tool result; without any it echoes the prompt. For prompts that are not the test's own, the test gives
+the directives beside them (`told`). It can also hold what the model says to a prompt (`held`): then it says that it has
+begun, and the rest only when the test lets it. GET /requests tells what was asked.
 """
 
 import argparse
@@ -29,7 +30,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -72,8 +73,14 @@ class Seen:
     requests: list[Request] = field(default_factory=list[Request])
     failures: Counter[str] = field(default_factory=Counter[str])
     holds: dict[str, threading.Event] = field(default_factory=dict[str, threading.Event])
+    answers: dict[str, str] = field(default_factory=dict[str, str])
     lock: threading.Lock = field(default_factory=threading.Lock)
     stopping: threading.Event = field(default_factory=threading.Event)
+
+    def script(self, request: Request) -> str:
+        """The text whose directives answer a request."""
+        found = (told for words, told in list(self.answers.items()) if words in request.prompt)
+        return next(found, request.prompt)
 
     def fails_still(self, request: Request, argument: str, times: int | None) -> bool:
         """Counts one more failure of a directive; False when it has failed so often already."""
@@ -115,6 +122,16 @@ class StandInModel:
             return [request for request in self.seen.requests if request.tools and words in request.prompt]
 
     @contextlib.contextmanager
+    def told(self, answers: Mapping[str, str]) -> Generator[None, None, None]:
+        """While this lasts, a prompt that has the words of a key is answered by the directives of its value."""
+        self.seen.answers.update(answers)
+        try:
+            yield
+        finally:
+            for words in answers:
+                del self.seen.answers[words]
+
+    @contextlib.contextmanager
     def held(self, words: str) -> Generator[threading.Event, None, None]:
         """While this lasts, answers to prompts with these words stop after `HELD`, until the given event is set."""
         release = threading.Event()
@@ -149,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(request)
 
     def _answer(self, request: Request) -> None:
-        directives = _plan(request)
+        directives = _plan(request, self.seen.script(request))
         for directive in directives:
             if directive.kind == "error" and self._fail(request, directive.argument):
                 return
@@ -275,11 +292,11 @@ def _text(content: str | list[dict[str, Any]] | None) -> str:
     return content or ""
 
 
-def _plan(request: Request) -> list[Directive]:
+def _plan(request: Request, script: str) -> list[Directive]:
     if not request.tools and _TITLE.search(request.system):
         return [Directive("text", "A title")]
     turns: list[list[Directive]] = [[]]
-    for match in _DIRECTIVE.finditer(request.prompt):
+    for match in _DIRECTIVE.finditer(script):
         turns[-1].append(Directive(match[1], (match[2] or "").strip()))
         if match[1] in _TOOLS:
             turns.append([])

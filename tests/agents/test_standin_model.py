@@ -110,6 +110,14 @@ def test_it_knows_what_it_was_asked(model: StandInModel) -> None:
     assert model.asked("the word is tern") == []
 
 
+def test_it_is_told_what_to_say_to_prompts_of_others(model: StandInModel) -> None:
+    """By words of the prompt, and only as long as that lasts."""
+    with model.told({"which word": "[[text: tern]]", "word": "[[text: never]]"}):
+        assert ask(model, user("and which word?")).text == "tern"
+        assert ask(model, user("something else")).text == "ECHO something else"
+    assert ask(model, user("and which word?")).text == "ECHO and which word?"
+
+
 def test_a_held_answer_waits_for_its_release(model: StandInModel) -> None:
     """It shows that it has begun, and the rest comes when the test says so."""
     with model.held("which word?") as release, post(model, user("[[text: tern]] which word?")) as response:

@@ -14,6 +14,7 @@ from tests.bench.figures import Row
 from tests.bench.fleet import measure_fleet, measure_shutdown
 from tests.bench.spawns import measure_rate, measure_ready, measure_session
 from tests.bench.table import PAGE, render, render_row, write
+from tests.bench.teams import measure_team
 
 # In the order of the table, with the keys of the rows that each gives.
 _MEASUREMENTS: Mapping[tuple[str, ...], Measurement] = {
@@ -24,6 +25,7 @@ _MEASUREMENTS: Mapping[tuple[str, ...], Measurement] = {
     ("shutdown",): measure_shutdown,
     ("events", "events-100", "latency"): measure_flood,
     ("events-acp",): measure_acp_flood,
+    ("team",): measure_team,
 }
 _KEYS = [key for keys in _MEASUREMENTS for key in keys]
 

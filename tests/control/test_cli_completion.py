@@ -91,6 +91,9 @@ def flags(*names: str) -> set[str]:
         ("avenor control spawn --wait s|", {"session", "started"}),
         ("avenor control cancel |", NOTHING),
         ("avenor answer ta|", {"task.md", "tall folder"}),
+        ("avenor verify ta|", {"task.md", "tall folder"}),
+        ("avenor verify a b --initial ta|", {"task.md", "tall folder"}),
+        ("avenor verify a --kind |", {"loop", "team"}),
         ("avenor completion |", set(SHELLS)),
         ("avenor nonsense |", NOTHING),
     ],
@@ -151,6 +154,7 @@ def test_zsh_takes_the_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("avenor run --backend sc", {"scripted"}),
         ("avenor --prompt x --max", {"--max-retries"}),
         ("avenor control cancel --forc", {"--force"}),
+        ("avenor verify a b tas", {"task.md"}),
     ],
 )
 def test_fish_completes(folder: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: set[str]) -> None:

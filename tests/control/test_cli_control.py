@@ -159,12 +159,12 @@ def test_what_an_agent_spawns_at_its_supervisor_is_its_child(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--label", "x"], "--prompt TEXT or --prompt-file FILE is needed"),
+        (["--label", "x"], "--prompt TEXT, --prompt-file FILE, --loop-file FILE or --team-file FILE is needed"),
         (["--prompt", "x", "--prompt-file", "y"], "give --prompt or --prompt-file, not both"),
         (["--prompt", "x", "--env", "AVENOR_NOT_SET"], "--env: AVENOR_NOT_SET is not set here"),
         (["--prompt", "x", "--env", "=1"], "--env: '=1' has no name"),
         (["--prompt", "x", "--timeout", "-1s"], "--timeout: "),
-        (["--prompt", "x", "--loop-file", "l"], "no flag --loop-file"),
+        (["--loop-file", "l", "--team-file", "t"], "give --loop-file or --team-file, not both"),
     ],
 )
 def test_a_spawn_that_makes_no_sense_reaches_no_server(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from avenor.cli.commands import ROOT, RUN
 from avenor.cli.control_table import CANCEL, CONTROL, HISTORY, PROMPT, SPAWN
 from avenor.cli.parsing import HelpAsked, UsageError, Values, looks_like_flag, parse, parse_group
-from avenor.cli.table import Command
+from avenor.cli.table import FILE, SWITCH, TEXT, Argument, Command, Flag
 
 
 def given_to(command: Command, line: str) -> Values:
@@ -132,3 +132,17 @@ def test_no_command_has_two_flags_of_one_name(command: Command) -> None:
     inherited = CONTROL.flags if command in CONTROL.commands else ()
     names = [flag.name for flag in (*inherited, *command.flags)]
     assert len(names) == len(set(names))
+
+
+def test_an_argument_that_repeats_takes_all_words_that_are_left() -> None:
+    """Flags may stand between them; at least one is needed where it is required."""
+    command = Command(
+        "x",
+        "try",
+        arguments=(Argument("ONE", TEXT, "the first"), Argument("REST", FILE, "the others", repeats=True)),
+        flags=(Flag("--flag", SWITCH, "a switch"),),
+    )
+    values = parse(command, ["a", "b", "--flag", "c", "--", "--d"])
+    assert (values.text("one"), values.texts("rest"), values.switch("flag")) == ("a", ["b", "c", "--d"], True)
+    assert parse(command, ["a"]).texts("rest") == []
+    assert parse(command, []).text("one") is None

@@ -61,7 +61,7 @@ def test_without_a_socket_there_is_none(started: list[tuple[RunSpec, dict[str, A
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "--prompt TEXT or --prompt-file FILE is needed"),
+        ("", "--prompt TEXT, --prompt-file FILE, --loop-file FILE or --team-file FILE is needed"),
         ("--prompt x --prompt-file y", "give --prompt or --prompt-file, not both"),
         ("--prompt ''", "--prompt '': give it some text"),
         ("--prompt x --backend nope", "--backend 'nope': choose one of opencode-acp"),
@@ -112,7 +112,7 @@ def test_a_sentinel_that_cannot_be_written_is_told(tmp_path: Path, capfd: pytest
     """The usage error comes first all the same."""
     assert main(["--sentinel-file", f"{tmp_path}/no/s.done"]) == 1
     err = capfd.readouterr().err
-    assert err.startswith("avenor run: --prompt TEXT or")
+    assert err.startswith("avenor run: --prompt TEXT, ")
     assert f"avenor run: the sentinel {tmp_path}/no/s.done cannot be written: No such file" in err
 
 

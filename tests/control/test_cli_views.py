@@ -78,7 +78,7 @@ def test_the_table_shows_what_each_runtime_is_at() -> None:
 def test_the_table_names_the_phases_of_loops_and_retries() -> None:
     """Running phases come before what the agent says of itself."""
     phases = [
-        PhaseState(path=None, name="plan", kind="pre", iteration=0, state="ended", session_id=None),
+        PhaseState(path=None, name="plan", kind="pre", iteration=0, state="done", session_id=None),
         PhaseState(path=None, name="api", kind="team", iteration=0, state="running", session_id=None),
         PhaseState(path=None, name="db", kind="team", iteration=0, state="running", session_id=None),
     ]

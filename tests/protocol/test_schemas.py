@@ -8,9 +8,11 @@ import jsonschema
 import msgspec
 import pytest
 
+from avenor.protocol.configs import ConfigKind
 from avenor.protocol.methods import AnswerParams, PromptParams
-from avenor.protocol.schemas import METHODS, control_schema
+from avenor.protocol.schemas import METHODS, control_schema, loop_schema, team_schema
 from avenor.protocol.snapshot import Snapshot
+from tests.protocol.config_folder import errors, loop, phase, team
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -20,9 +22,17 @@ def check(schema: dict[str, Any], value: object) -> None:
     jsonschema.validate(value, {**schema, "$defs": control_schema()["$defs"]})
 
 
-def test_the_published_schema_is_up_to_date() -> None:
+@pytest.mark.parametrize(
+    ("name", "schema"),
+    [
+        ("control.json", control_schema()),
+        ("loop.schema.json", loop_schema()),
+        ("team.schema.json", team_schema()),
+    ],
+)
+def test_the_published_schemas_are_up_to_date(name: str, schema: dict[str, Any]) -> None:
     """`python docs/generate.py` was run after the last change."""
-    assert json.loads((DOCS / "reference" / "schemas" / "control.json").read_text()) == control_schema()
+    assert json.loads((DOCS / "reference" / "schemas" / name).read_text()) == schema
 
 
 def test_every_method_has_a_schema_for_params_and_result() -> None:
@@ -54,3 +64,51 @@ def test_golden_events_fit_the_event_schema() -> None:
     """Every event of the golden file."""
     for line in (DOCS.parent / "tests" / "data" / "events.ndjson").read_text().splitlines():
         check(control_schema()["event"], json.loads(line))
+
+
+CONFIG_SCHEMAS: dict[ConfigKind, dict[str, Any]] = {"loop": loop_schema(), "team": team_schema()}
+
+
+@pytest.mark.parametrize("kind", ["loop", "team"])
+def test_the_schemas_of_configs_are_schemas(kind: ConfigKind) -> None:
+    """Of the dialect that they name."""
+    assert CONFIG_SCHEMAS[kind]["$schema"] == jsonschema.Draft202012Validator.META_SCHEMA["$id"]
+    jsonschema.Draft202012Validator.check_schema(CONFIG_SCHEMAS[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("loop", loop()),
+        ("loop", loop(max_iterations=1, pre=[phase("p")], post=[])),
+        ("loop", loop(max_iterations=0)),
+        ("loop", loop(max_iterations=1.5)),
+        ("loop", {"pre": [phase()]}),
+        ("loop", team()),
+        ("team", team()),
+        ("team", team(**{"$schema": "team.schema.json"})),
+        ("team", team(max_iterations=3)),
+        ("team", loop()),
+        ("team", {}),
+        ("team", {"pre": [], "team": [], "post": [phase()]}),
+        ("team", {"pre": [phase()], "team": [phase("b", conditional=True, agent="a", model="m", backend="acp")]}),
+        ("team", {"team": [{"prompt": "go"}]}),
+        ("team", {"team": [{"name": "a"}]}),
+        ("team", {"team": [{"name": "a", "prompt": None}]}),
+        ("team", {"team": [phase(prompt="go", loop_file=None)]}),
+        ("team", {"team": [phase(prompt="go", loop_file="l.json")]}),
+        ("team", {"team": [phase(" ")]}),
+        ("team", {"team": [phase(prompt="\n")]}),
+        ("team", {"team": [phase(extra=1)]}),
+        ("team", {"team": [phase(conditional=1)]}),
+        ("team", {"team": "x"}),
+        ("team", []),
+    ],
+)
+def test_a_config_fits_its_schema_exactly_if_it_can_be_loaded(kind: ConfigKind, content: Any) -> None:
+    """For all that concerns one phase or list alone."""
+    if errors(content, kind):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(content, CONFIG_SCHEMAS[kind])
+    else:
+        jsonschema.validate(content, CONFIG_SCHEMAS[kind])

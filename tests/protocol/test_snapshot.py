@@ -146,7 +146,7 @@ def test_agent_status_and_phases_are_shown() -> None:
     )
 
     assert (state.phase, state.phase_label) == ("working", "reading")
-    assert [(p.name, p.state, p.iteration) for p in state.phases] == [("plan", "ended", 0), ("build", "running", 1)]
+    assert [(p.name, p.state, p.iteration) for p in state.phases] == [("plan", "done", 0), ("build", "running", 1)]
 
 
 def test_long_output_is_cut_and_said_to_be() -> None:

@@ -8,6 +8,7 @@ import trio
 from avenor.host.ladder import Graces, StopResult
 from avenor.protocol.errors import LocalProtocolError
 from avenor.protocol.events import MessageChunk, PermissionOption, ToolCall
+from avenor.protocol.spec import RunSpec
 from avenor.runtimes.backends.base import (
     AgentExit,
     Capabilities,
@@ -111,6 +112,7 @@ class FakeBackend:
     Attributes:
         play: What a prompt does.
         sessions: All that were opened.
+        specs: What it was looked for with.
         opened: The parameters of every opening, failed ones too.
         open_errors: Raised by the next openings, one each.
         open_seconds: How long an opening takes.
@@ -123,6 +125,7 @@ class FakeBackend:
     def __init__(self, play: Play = play_echo) -> None:
         self.play = play
         self.sessions: list[FakeSession] = []
+        self.specs: list[RunSpec] = []
         self.opened: list[OpenParams] = []
         self.open_errors: list[Exception] = []
         self.open_seconds = 0.0
@@ -130,8 +133,9 @@ class FakeBackend:
         self.may_close = trio.Event()
         self.may_close.set()
 
-    def found(self) -> "FakeBackend":
+    def found(self, spec: RunSpec) -> "FakeBackend":
         """Finds this backend by its name, unless the test has said that there is none."""
+        self.specs.append(spec)
         if self.find_error is not None:
             raise self.find_error
         return self

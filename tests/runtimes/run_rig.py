@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from avenor.host.ladder import Graces, StopResult
 from avenor.protocol.events import AnyEvent, EventHead, decode_event
 from avenor.protocol.methods import unwrap_event
 from avenor.protocol.outcomes import Outcome, parse_sentinel
@@ -18,6 +19,7 @@ from avenor.runtimes.backends.base import OpenParams
 from avenor.runtimes.eventlog import EventLog, LineFile, Stamp
 from avenor.runtimes.host import RunHost, Surroundings
 from avenor.runtimes.life import live
+from avenor.runtimes.phased import run_phased
 from avenor.runtimes.single import run_single
 from tests.runtimes.fake_backend import FakeBackend
 
@@ -49,6 +51,7 @@ class RunRig:
         self.fold = Fold(Snapshot(runtime_id="rt_1", run_id="run_1"))
         self.published = Folding(self.fold)
         self.killed = 0
+        self.swept = 0
         log = EventLog(
             journal=LineFile(str(self.log_path), truncate=True),
             copy=None,
@@ -62,7 +65,10 @@ class RunRig:
             fold=self.fold,
             surroundings=Surroundings(
                 find_backend=backend.found,
-                open_params=lambda: OpenParams(cwd=str(directory), env={}, tag=("T", "1")),
+                open_params=lambda spec, owns_process: OpenParams(
+                    cwd=str(directory), env={}, tag=("T", "1"), model=spec.model, owns_process=owns_process
+                ),
+                sweep=self._sweep,
                 sentinel_path=str(self.sentinel_path),
                 kill_all=self._kill_all,
             ),
@@ -71,7 +77,7 @@ class RunRig:
 
     async def run(self) -> Outcome:
         """Runs to the end."""
-        self.outcome = await live(self.host, run_single)
+        self.outcome = await live(self.host, run_single if self.record.config is None else run_phased)
         return self.outcome
 
     async def start(self, nursery: trio.Nursery, until: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -98,6 +104,10 @@ class RunRig:
         """The events of one kind."""
         return [event for event in self.events if type(event) is kind]
 
+    async def _sweep(self, _graces: Graces) -> StopResult:
+        self.swept += 1
+        return StopResult()
+
     def _kill_all(self) -> None:
         self.killed += 1
         for session in self.backend.sessions:
@@ -105,14 +115,16 @@ class RunRig:
 
 
 def make_record(directory: Path, *, parks: bool = False, **spec: Any) -> Record:
-    """A resolved record as a supervisor writes it; `parked_timeout` goes to the record, the rest to the spec."""
+    """A resolved record as a supervisor writes it; `parked_timeout` and `config` are its own, the rest the spec's."""
     parked_timeout = float(spec.pop("parked_timeout", 0.0))
+    config = spec.pop("config", None)
     values = {"prompt": "hello", "dir": str(directory), "backend": "scripted", "progress_timeout": 0.0, **spec}
     return Record(
         runtime_id="rt_1",
         run_id="run_1",
         spec=msgspec.convert(values, RunSpec),
         prompt=str(values["prompt"]),
+        config=config,
         parks=parks,
         parked_timeout=parked_timeout,
         version="1",

@@ -52,7 +52,7 @@ class Desk:
         ask = PermissionAsk(
             tool="shell", question="Run?", options=options, payload=msgspec.Raw(b"{}"), trusted_options=trusted
         )
-        self.answers.append(await self.broker.ask(ask, session_id="s1", emit=self.events.append))
+        self.answers.append(await self.broker.ask(ask, asker=self, session_id="s1", emit=self.events.append))
 
     @property
     def resolvers(self) -> list[str]:
@@ -157,7 +157,7 @@ async def test_an_option_that_was_not_offered_is_refused_and_the_request_stays(a
         with pytest.raises(InvalidParams) as refused:
             desk.broker.answer("perm_1_t", "maybe", None)
         assert refused.value.data["options"] == ["allow", "reject"]
-        assert desk.broker.is_waiting
+        assert desk.broker.is_waiting(desk)
         desk.broker.answer("perm_1_t", "allow", None)
 
 
@@ -187,7 +187,7 @@ async def test_a_withdrawn_question_is_settled_as_cancelled() -> None:
             await blocked()
             scope.cancel()
     assert desk.responses == [("", "cancelled", "cancel")]
-    assert not desk.broker.is_waiting
+    assert not desk.broker.is_waiting(desk)
 
 
 async def test_a_run_that_ends_settles_every_request_as_cancelled(

@@ -35,7 +35,7 @@ class Office:
 
     async def ask(self, name: str) -> None:
         ask = PermissionAsk(tool=name, question="Run?", options=[ALLOW, REJECT], payload=msgspec.Raw(b'{"a":1}'))
-        self.answers[name] = await self.broker.ask(ask, session_id="s1", emit=self.events.append)
+        self.answers[name] = await self.broker.ask(ask, asker=self, session_id="s1", emit=self.events.append)
 
     def asked(self) -> dict[str, Any] | None:
         return json.loads(self.request.read_text()) if self.request.exists() else None

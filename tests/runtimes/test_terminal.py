@@ -4,6 +4,7 @@ import os
 import pty
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -14,13 +15,16 @@ from avenor.protocol.events import (
     AnyEvent,
     Error,
     EventHead,
+    LoopEnd,
     MessageChunk,
     PermissionOption,
     PermissionRequest,
     PermissionResponse,
+    PhaseEnd,
     Retry,
     RunEnd,
     SessionStart,
+    TeamEnd,
     ToolCall,
     ToolCallUpdate,
     TurnEnd,
@@ -29,7 +33,8 @@ from avenor.protocol.events import (
 )
 from avenor.protocol.methods import wrap_event
 from avenor.runtimes import terminal
-from avenor.runtimes.terminal import Renderer, View
+from avenor.runtimes.eventlines import Piece, Renderer
+from avenor.runtimes.terminal import LineDisplay, View
 from tests.helpers import eventually_sync
 from tests.runtimes.run_driver import OneShot, script_of
 
@@ -125,6 +130,98 @@ def test_colour_is_only_used_where_it_was_asked_for() -> None:
     assert "\x1b[" not in shown(plain(), event)[1]
 
 
+def phased(event: AnyEvent, phase: str, *, path: str | None = None, iteration: int = 0) -> AnyEvent:
+    event.phase, event.iteration = phase, iteration
+    if path is not None:
+        event.path = path
+    return event
+
+
+def test_lines_of_a_team_say_which_phase_they_are_about() -> None:
+    """Members that use the same tool call ids are told apart, and no text of theirs is mixed up."""
+    out, err = shown(
+        Renderer(shows_text=False, uses_color=False, has_phases=True),
+        phased(SessionStart(backend="scripted", dir="/", session_id="s1"), "api"),
+        phased(ToolCall(toolCallId="t", title="Read a"), "api"),
+        phased(ToolCall(toolCallId="t", title="Read b"), "fix", path="db", iteration=2),
+        phased(say("spoken"), "api"),
+        phased(ToolCallUpdate(toolCallId="t", status="completed"), "api"),
+        phased(ToolCallUpdate(toolCallId="t", status="failed"), "fix", path="db", iteration=2),
+    )
+    assert out == ""
+    assert err.splitlines() == [
+        "api: session s1 · scripted",
+        "api: · Read a",
+        "db/fix #2: · Read b",
+        "api: ✓ Read a",
+        "db/fix #2: ✗ Read b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "line"),
+    [
+        (PhaseEnd(stop_reason="end_turn", exit_code=0), "✓ done"),
+        (PhaseEnd(stop_reason="end_turn", exit_code=0, exit_marker=True, exit_marker_label="ok"), "✓ done: exit: ok"),
+        (PhaseEnd(stop_reason="max_iterations", exit_code=0), "✓ done: max_iterations"),
+        (PhaseEnd(stop_reason="refusal", exit_code=2), "✗ failed: refusal"),
+        (PhaseEnd(stop_reason="timeout", exit_code=124), "✗ failed: timeout"),
+        (PhaseEnd(stop_reason="cancelled", exit_code=130), "⊘ cancelled"),
+        (PhaseEnd(stop_reason="blocked", exit_code=5), "⊘ blocked"),
+        (PhaseEnd(stop_reason="end_turn", exit_code=5, abort_marker=True, abort_marker_label="a\nb"), "⊘ aborted: a b"),
+    ],
+)
+def test_the_end_of_a_phase_is_told_with_its_reason(end: PhaseEnd, line: str) -> None:
+    """In one line, whatever the label holds."""
+    renderer = Renderer(shows_text=False, uses_color=False, has_phases=True)
+    assert shown(renderer, phased(end, "api"))[1] == f"api: {line}\n"
+
+
+def test_the_end_of_a_loop_or_team_says_why_it_ended() -> None:
+    """The exit reason of the outermost one, with its label."""
+    renderer = Renderer(shows_text=False, uses_color=False, has_phases=True)
+    _, err = shown(
+        renderer,
+        LoopEnd(exit_reason="max_iterations", iterations_completed=3, path="inner"),
+        TeamEnd(exit_reason="abort", members_completed=1, members_aborted=1, exit_label="no key"),
+        RunEnd(status="BLOCKED", exit_code=5, stop_reason="blocked"),
+    )
+    assert err == "BLOCKED (abort, no key)\n"
+
+
+def test_a_run_that_ended_within_a_nested_loop_does_not_say_why_that_ended() -> None:
+    """The reason is the run's."""
+    renderer = Renderer(shows_text=False, uses_color=False, has_phases=True)
+    inner = LoopEnd(exit_reason="marker", iterations_completed=3, path="inner")
+    lost = RunEnd(status="FAILED", exit_code=1, stop_reason="runtime_lost")
+    assert shown(renderer, inner, lost)[1] == "FAILED (runtime_lost)\n"
+
+
+def test_the_good_end_of_a_loop_is_told_too() -> None:
+    """Nothing else says whether it was a marker or the limit."""
+    renderer = Renderer(shows_text=False, uses_color=False, has_phases=True)
+    end = LoopEnd(exit_reason="max_iterations", iterations_completed=3)
+    assert shown(renderer, end, RunEnd(status="DONE", exit_code=0, stop_reason="max_iterations"))[1] == (
+        "DONE (max_iterations)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("resolver", "how"),
+    [
+        ("control", "  answer it with: avenor control --socket PATH answer-permission perm_1 OPTION\n"),
+        ("file", "  answer it with: avenor answer BASE --option OPTION\n"),
+        ("none", ""),
+    ],
+)
+def test_a_member_that_asks_says_how_it_is_answered(resolver: Literal["control", "file", "none"], how: str) -> None:
+    """By whoever has been asked; the ids that an agent chose are made safe too."""
+    renderer = Renderer(shows_text=False, uses_color=False, has_phases=True)
+    options = [PermissionOption(option_id="al\x1blow", kind="allow_once")]
+    ask = PermissionRequest(request_id="perm_1", tool="sh", question="Run?", options=options, resolver=resolver)
+    assert shown(renderer, phased(ask, "api"))[1] == f"api: ? perm_1: Run? (allow)\n{how}"
+
+
 class Screen:
     """Takes the place of the two streams."""
 
@@ -132,7 +229,7 @@ class Screen:
         self.out = self.err = ""
         monkeypatch.setattr(terminal, "_write_all", self.write)
 
-    def write(self, pieces: Sequence[terminal.Piece]) -> None:
+    def write(self, pieces: Sequence[Piece]) -> None:
         self.out += "".join(piece.text for piece in pieces if piece.stream == "out")
         self.err += "".join(piece.text for piece in pieces if piece.stream == "err")
 
@@ -146,7 +243,7 @@ def publish(view: View, *events: AnyEvent) -> None:
 async def test_a_view_shows_what_is_published_and_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is shown when wait_shown returns."""
     screen = Screen(monkeypatch)
-    view = View(plain(), has_status_line=False)
+    view = View(LineDisplay(plain(), has_status_line=False))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(view.run)
         publish(view, say("hello\n"))
@@ -158,7 +255,7 @@ async def test_a_view_shows_what_is_published_and_ends_with_the_run(monkeypatch:
 async def test_the_status_line_is_drawn_on_a_line_of_its_own_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in the middle of the agent's text, and not left behind."""
     screen = Screen(monkeypatch)
-    view = View(plain(), has_status_line=True)
+    view = View(LineDisplay(plain(), has_status_line=True))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(view.run)
         publish(view, ToolCall(toolCallId="t", title="Look"))
@@ -168,6 +265,40 @@ async def test_the_status_line_is_drawn_on_a_line_of_its_own_and_taken_away(monk
         publish(view, RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"))
         await view.wait_shown()
     assert screen.err == "· Look\n[0s]\r\x1b[2K"
+
+
+class Counting:
+    """A display that only counts how often it is asked."""
+
+    tick_seconds = float("inf")
+    pause_seconds = 0.1
+
+    def __init__(self) -> None:
+        self.taken = self.asked = 0
+
+    def take(self, event: AnyEvent) -> None:
+        self.taken += 1
+
+    def pieces(self, *, elapsed_seconds: float, is_over: bool) -> list[Piece]:
+        self.asked += 1
+        return []
+
+
+async def test_a_flood_of_events_is_shown_ten_times_a_second_at_most(autojump_clock: trio.testing.MockClock) -> None:
+    """None is missed, and the end does not wait for its time."""
+    display = Counting()
+    view = View(display)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(view.run)
+        for _ in range(1000):
+            publish(view, say("x"))
+            await trio.sleep(0.001)
+        assert 1 < display.asked <= 11
+        publish(view, RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"))
+        ended_at = trio.current_time()
+        await view.wait_shown()
+        assert trio.current_time() == ended_at
+    assert display.taken == 1001
 
 
 def test_on_a_terminal_the_turn_is_shown_live_in_colour(tmp_path: Path) -> None:

@@ -159,6 +159,31 @@ ANSWER = Command(
         (2, "no request there, an option that is not offered, an answer that is already there, or usage"),
     ),
 )
+VERIFY = Command(
+    "verify",
+    "check loop and team files as a run would",
+    arguments=(Argument("FILE", FILE, "a loop or team config", repeats=True, required=True),),
+    flags=(
+        Flag(
+            "--kind",
+            CHOICE,
+            "what the files are",
+            metavar="loop|team",
+            default="a loop with `loop` or `max_iterations` in it, else a team",
+            choices=("loop", "team"),
+        ),
+        Flag("--initial", SWITCH, "the run will have a prompt: that is a phase before all others"),
+        Flag("--json", SWITCH, "print an array of {file, kind, ok, errors, warnings, notes}"),
+    ),
+    about=(
+        "Every mistake is told at once, in the file, in the files that it names and in their templates: with the file, "
+        "the JSON path, what was found and what was expected. A file with neither `loop` nor `team` in it could be "
+        "either; it is taken for a team, unless --kind says loop."
+    ),
+    examples=("avenor verify team.json", "avenor verify --kind loop --json loops/*.json"),
+    prints="a line for each error, warning and note, and one for each file",
+    exits=((0, "a run would take them all"), (1, "a run would refuse at least one"), (2, "usage")),
+)
 COMPLETION = Command(
     "completion",
     "print a completion script for a shell",
@@ -180,5 +205,5 @@ ROOT = Command(
         "avenor control list",
     ),
     exits=((0, "done"), (2, "usage")),
-    commands=(RUN, STABLE, CONTROL, ANSWER, COMPLETION),
+    commands=(RUN, STABLE, CONTROL, ANSWER, VERIFY, COMPLETION),
 )

@@ -88,7 +88,7 @@ def script() -> str:
     words = "\n".join(
         f'    {_quoted(command.name)}) echo "{_words(command, inherited)}" ;;' for command, inherited in _all()
     )
-    values = "\n".join(f"    {_quoted(key)}) echo {_quoted(kind)} ;;" for key, kind in _values())
+    values = "\n".join(f"    {key}) echo {_quoted(kind)} ;;" for key, kind in _values())
     return _SCRIPT.replace("@WORDS@", words).replace("@VALUES@", values)
 
 
@@ -110,12 +110,14 @@ def _words(command: Command, flags: tuple[Flag, ...]) -> str:
 
 
 def _values() -> Iterator[tuple[str, str]]:
+    """Patterns for `COMMAND FLAG` and `COMMAND POSITION`, and what the value there is."""
     for command, flags in _all():
         for flag in flags:
             if flag.kind != SWITCH:
-                yield f"{command.name} {flag.name}", _kind(flag)
+                yield _quoted(f"{command.name} {flag.name}"), _kind(flag)
         for position, argument in enumerate(command.arguments):
-            yield f"{command.name} {position}", _kind(argument)
+            exact = _quoted(f"{command.name} {position}")
+            yield _quoted(f"{command.name} ") + "[0-9]*" if argument.repeats else exact, _kind(argument)
 
 
 def _kind(item: Flag | Argument) -> str:

@@ -91,7 +91,7 @@ def _level(at: str, within: str, command: Command, flags: tuple[Flag, ...]) -> I
         yield f"complete -c avenor -n {_quoted(within)} -l {flag.name[2:]}{_value(flag)} -d {_quoted(flag.help)}"
     yield f"complete -c avenor -n {_quoted(within)} -s h -l help -d {_quoted('show help')}"
     for position, argument in enumerate(command.arguments):
-        place = f"__avenor_is_at {command.name} {position}"
+        place = f"__avenor_is {command.name}" if argument.repeats else f"__avenor_is_at {command.name} {position}"
         yield f"complete -c avenor -n {_quoted(place)}{_argument(argument)} -d {_quoted(argument.name.lower())}"
 
 

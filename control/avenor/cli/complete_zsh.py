@@ -135,8 +135,10 @@ def _flag(flag: Flag) -> str:
 
 
 def _argument(position: int, argument: Argument) -> str:
-    colon = ":" if argument.required else "::"
-    return _quoted(f"{position}{colon}{_escaped(argument.name.lower())}:{_action(argument)}")
+    place = f"{position}:" if argument.required else f"{position}::"
+    if argument.repeats:
+        place = "*:"
+    return _quoted(f"{place}{_escaped(argument.name.lower())}:{_action(argument)}")
 
 
 def _action(item: Flag | Argument) -> str:

@@ -64,6 +64,12 @@ def _answer(words: list[str]) -> int:
     return answer(words)
 
 
+def _verify(words: list[str]) -> int:
+    from avenor.cli.verify import verify
+
+    return verify(words)
+
+
 def _completion(words: list[str]) -> int:
     from avenor.cli.completion import completion
 
@@ -74,5 +80,6 @@ _ACTIONS: tuple[tuple[Command, Callable[[list[str]], int]], ...] = (
     (commands.RUN, _run),
     (commands.STABLE, _stable),
     (commands.ANSWER, _answer),
+    (commands.VERIFY, _verify),
     (commands.COMPLETION, _completion),
 )

@@ -70,7 +70,7 @@ class Values:
         return self._given.get(key) is True
 
     def texts(self, key: str) -> list[str]:
-        """The values of a flag that repeats."""
+        """The values of a flag or an argument that repeats."""
         return list(self._lists.get(key, ()))
 
 
@@ -195,14 +195,21 @@ def _unknown_flag(name: str, flags: Sequence[Flag]) -> str:
 
 
 def _take_arguments(command: Command, plain: list[str], values: Values) -> None:
-    if len(plain) > len(command.arguments):
-        expected = " ".join(argument.usage for argument in command.arguments) or "no arguments"
-        surplus = plain[len(command.arguments)]
+    known = command.arguments
+    if known and known[-1].repeats and len(plain) >= len(known):
+        repeated, given = known[-1], plain[len(known) - 1 :]
+        known, plain = known[:-1], plain[: len(known) - 1]
+        for text in given:
+            _check_argument(command, repeated, text)
+            values.add(repeated.key, text)
+    if len(plain) > len(known):
+        expected = " ".join(argument.usage for argument in known) or "no arguments"
+        surplus = plain[len(known)]
         raise UsageError(f"{surplus!r} is one argument too many (it takes {expected}; quote text with blanks)", command)
-    for argument, text in zip(command.arguments, plain, strict=False):
+    for argument, text in zip(known, plain, strict=False):
         _check_argument(command, argument, text)
         values.put(argument.key, text)
-    for argument in command.arguments[len(plain) :]:
+    for argument in known[len(plain) :]:
         if argument.required:
             raise UsageError(f"{argument.usage} is missing: {argument.help}", command)
 

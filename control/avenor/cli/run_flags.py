@@ -12,6 +12,9 @@ BACKENDS = ("opencode-acp", "acp", "scripted")
 SPEC_FLAGS = (
     Flag("--prompt", TEXT, "what the agent is to do", metavar="TEXT"),
     Flag("--prompt-file", FILE, "read the prompt from this file instead", metavar="FILE"),
+    Flag("--loop-file", FILE, "run the phases of this loop config, over and over", metavar="FILE"),
+    Flag("--team-file", FILE, "run the phases of this team config, its members at the same time", metavar="FILE"),
+    Flag("--fail-on-max-iterations", SWITCH, "a loop that nothing ends before its limit has failed"),
     Flag(
         "--dir", DIRECTORY, "the working directory; other relative paths are relative to it", metavar="DIR", default="."
     ),
@@ -71,15 +74,17 @@ def spec_fields(command: Command, values: Values, environ: dict[str, str]) -> di
     """The fields of a `RunSpec` that were given, with `env` as a mapping.
 
     Raises:
-        UsageError: There is no prompt, or two; a name without a value in `--env` is not set here.
+        UsageError: There is nothing to do, or two things; a name without a value in `--env` is not set here.
     """
     fields = {flag.key: values.raw(flag.key) for flag in SPEC_FLAGS if flag.key in values}
     if "env" in fields:
         fields["env"] = dict(_assignment(command, text, environ) for text in values.texts("env"))
     if "prompt" in fields and "prompt_file" in fields:
         raise UsageError("give --prompt or --prompt-file, not both", command)
-    if "prompt" not in fields and "prompt_file" not in fields:
-        raise UsageError("--prompt TEXT or --prompt-file FILE is needed", command)
+    if "loop_file" in fields and "team_file" in fields:
+        raise UsageError("give --loop-file or --team-file, not both", command)
+    if fields.keys().isdisjoint(("prompt", "prompt_file", "loop_file", "team_file")):
+        raise UsageError("--prompt TEXT, --prompt-file FILE, --loop-file FILE or --team-file FILE is needed", command)
     return fields
 
 

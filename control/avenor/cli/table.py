@@ -71,15 +71,25 @@ class Flag:
 
 
 class Argument:
-    """One positional argument; `kind` as for flags."""
+    """One positional argument; `kind` as for flags. One that repeats is the last, and takes all words that are left."""
 
-    __slots__ = ("choices", "help", "kind", "name", "required")
+    __slots__ = ("choices", "help", "kind", "name", "repeats", "required")
 
-    def __init__(self, name: str, kind: str, help: str, *, choices: Sequence[str] = (), required: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        help: str,
+        *,
+        choices: Sequence[str] = (),
+        repeats: bool = False,
+        required: bool = False,
+    ) -> None:
         self.name = name
         self.kind = kind
         self.help = help
         self.choices = tuple(choices)
+        self.repeats = repeats
         self.required = required
 
     @property
@@ -90,7 +100,7 @@ class Argument:
     @property
     def usage(self) -> str:
         """The argument as usage lines show it."""
-        word = "|".join(self.choices) if self.kind == CHOICE else self.name
+        word = "|".join(self.choices) if self.kind == CHOICE else self.name + ("…" if self.repeats else "")
         return word if self.required else f"[{word}]"
 
 

@@ -16,7 +16,7 @@ from avenor.control.hub import EventHub, HubSource
 from avenor.control.rpc import Call, MethodTable
 from avenor.host.logfile import last_event_named, last_seq, read_after, seq_of
 from avenor.protocol.errors import InvalidParams
-from avenor.protocol.events import TurnEnd, decode_event
+from avenor.protocol.events import LoopEnd, TeamEnd, TurnEnd, decode_event
 from avenor.protocol.methods import (
     LINE_LIMIT_BYTES,
     History,
@@ -32,6 +32,8 @@ from avenor.protocol.snapshot import Snapshot
 # Leaves room for the rest of the answer.
 HISTORY_LIMIT_BYTES: Final = LINE_LIMIT_BYTES - 64 * 1024
 _PIECE_BYTES: Final = 256 * 1024
+# The last of these says what a run has come to, so far or at all.
+_TELL_RESULT: Final = ("turn.end", "avenor.loop.end", "avenor.team.end")
 
 
 def add_snapshots(table: MethodTable, hubs: HubSource) -> None:
@@ -84,28 +86,29 @@ async def _wait(hub: EventHub, params: WaitParams) -> Snapshot:
 def _result(hub: EventHub) -> RunResult | Awaitable[RunResult]:
     ring = hub.ring
     for index in range(len(ring.names) - 1, -1, -1):
-        if ring.names[index] == "turn.end":
-            return _result_of(unwrap_event(ring.lines[index]))
+        if ring.names[index] in _TELL_RESULT:
+            return _result_of(unwrap_event(ring.lines[index]), hub.fold.state)
     if ring.floor == 0:
         return RunResult(final_output=None, stop_reason=hub.fold.state.stop_reason)
     return _result_from_log(hub)
 
 
 async def _result_from_log(hub: EventHub) -> RunResult:
-    line = await trio.to_thread.run_sync(last_event_named, hub.log_path, "turn.end")
+    line = await trio.to_thread.run_sync(last_event_named, hub.log_path, *_TELL_RESULT)
     if line is None:
         return RunResult(final_output=None, stop_reason=hub.fold.state.stop_reason)
-    return _result_of(line)
+    return _result_of(line, hub.fold.state)
 
 
-def _result_of(line: bytes) -> RunResult:
+def _result_of(line: bytes, state: Snapshot) -> RunResult:
     try:
         event = decode_event(line)
     except msgspec.DecodeError:  # from a newer version
         return RunResult(final_output=None, stop_reason=None)
-    assert isinstance(event, TurnEnd)
+    assert isinstance(event, TurnEnd | LoopEnd | TeamEnd)
     output = None if event.final_output is msgspec.UNSET else event.final_output
-    return RunResult(final_output=output, stop_reason=event.stop_reason)
+    stop_reason = event.stop_reason if isinstance(event, TurnEnd) else state.stop_reason
+    return RunResult(final_output=output, stop_reason=stop_reason)
 
 
 def _history(hub: EventHub, after_seq: int, limit: int) -> History | Awaitable[History]:

@@ -264,6 +264,7 @@ class LoopEnd(KindStamped, kw_only=True, tag="avenor.loop.end"):
     exit_reason: str
     iterations_completed: int
     exit_label: OptStr = UNSET
+    final_output: OptStr = UNSET
 
 
 class TeamStart(KindStamped, kw_only=True, tag="avenor.team.start"):
@@ -280,6 +281,7 @@ class TeamEnd(KindStamped, kw_only=True, tag="avenor.team.end"):
     members_cancelled: int = 0
     members_skipped: int = 0
     exit_label: OptStr = UNSET
+    final_output: OptStr = UNSET
 
 
 class PhaseStart(KindStamped, kw_only=True, tag="avenor.phase.start"):

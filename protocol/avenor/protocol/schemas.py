@@ -1,10 +1,11 @@
-"""JSON Schemas of what goes over the wire, made from the structs that define it."""
+"""JSON Schemas of what goes over the wire and of what people write, made from the structs that define it."""
 
 from typing import Any, Final
 
 import msgspec
 
 from avenor.protocol import methods
+from avenor.protocol.configs import LoopConfig, TeamConfig
 from avenor.protocol.events import AnyEvent
 from avenor.protocol.snapshot import Snapshot
 from avenor.protocol.spec import SpawnParams
@@ -30,6 +31,9 @@ METHODS: Final[dict[str, tuple[Any, Any]]] = {
     "shutdown": (methods.ShutdownParams, methods.ShuttingDown),
 }
 
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_SOURCES: Final = ("prompt", "prompt_file", "loop_file", "team_file")
+
 
 def control_schema() -> dict[str, Any]:
     """One schema for the whole protocol: under `methods` the params and result of each, then events and notices."""
@@ -39,10 +43,33 @@ def control_schema() -> dict[str, Any]:
     )
     pairs = [{"params": params, "result": result} for params, result in zip(roots[:-2:2], roots[1:-2:2], strict=True)]
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": _DIALECT,
         "title": "avenor control protocol",
         "methods": dict(zip(METHODS, pairs, strict=True)),
         "event": roots[-2],
         "notice": roots[-1],
         "$defs": definitions,
     }
+
+
+def loop_schema() -> dict[str, Any]:
+    """The schema of a loop config, for editors: types, and the rules that concern one phase or list alone."""
+    schema = _config_schema(LoopConfig, "loop")
+    schema["$defs"]["LoopConfig"]["properties"]["max_iterations"]["minimum"] = 1
+    return schema
+
+
+def team_schema() -> dict[str, Any]:
+    """The schema of a team config; as `loop_schema`."""
+    return _config_schema(TeamConfig, "team")
+
+
+def _config_schema(config: type[LoopConfig] | type[TeamConfig], main: str) -> dict[str, Any]:
+    schema = msgspec.json.schema(config)
+    whole, phase = schema["$defs"][config.__name__], schema["$defs"]["Phase"]
+    whole["anyOf"] = [{"required": [name], "properties": {name: {"minItems": 1}}} for name in ("pre", main)]
+    # A null is as good as an absent member, hence the type.
+    phase["oneOf"] = [{"required": [name], "properties": {name: {"type": "string"}}} for name in _SOURCES]
+    for name in ("name", "prompt"):
+        phase["properties"][name]["pattern"] = r"\S"
+    return {"$schema": _DIALECT, "title": f"A {main} for avenor", **schema}

@@ -13,6 +13,8 @@ from avenor.protocol.events import (
     AgentStatus,
     AnyEvent,
     EventHead,
+    LoopEnd,
+    LoopStart,
     PermissionOption,
     PermissionRequest,
     PermissionResponse,
@@ -25,6 +27,8 @@ from avenor.protocol.events import (
     RunStart,
     SessionEnd,
     SessionStart,
+    TeamEnd,
+    TeamStart,
     TurnEnd,
     TurnStart,
     Usage,
@@ -32,6 +36,7 @@ from avenor.protocol.events import (
 )
 
 RunStatus = Literal["queued", "starting", "running", "idle", "ended"]
+PhaseProgress = Literal["running", "done", "failed", "aborted"]
 TurnState = Literal["none", "running", "permission", "retrying", "ended"]
 
 # A snapshot is for looking; `result` has the whole text. Long enough for a paragraph of every runtime in a list of 100.
@@ -57,7 +62,7 @@ class PhaseState(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: str | None
     iteration: int
-    state: Literal["running", "ended"]
+    state: PhaseProgress
     session_id: str | None
 
 
@@ -141,10 +146,6 @@ COUNTED_ONLY: Final = frozenset(
         "agent.stderr",
         "agent.noise",
         "avenor.error",
-        "avenor.loop.start",
-        "avenor.loop.end",
-        "avenor.team.start",
-        "avenor.team.end",
         "run.resumed",
     }
 )
@@ -161,6 +162,8 @@ class Fold:
     def __init__(self, base: Snapshot) -> None:
         self.state = base
         self._parks = False
+        # The turns that run now, by what tells parallel sessions apart.
+        self._turns: set[tuple[object, object, object]] = set()
 
     def apply_line(self, head: EventHead, line: bytes) -> None:
         """Takes one event line, whose head the caller has peeked at."""
@@ -182,13 +185,17 @@ class Fold:
     def apply(self, event: AnyEvent) -> None:
         """Takes one decoded event."""
         self.count(event.seq, event.ts)
+        if isinstance(event, TurnStart):
+            self._turns.add(_session_of(event))
+        elif isinstance(event, TurnEnd):
+            self._turns.discard(_session_of(event))
         handler = _HANDLERS.get(type(event))
         if handler is not None:
             handler(self.state, event)
         if isinstance(event, RunStart):
             self._parks = event.parks
         elif isinstance(event, TurnEnd):
-            self._note_parked(event)
+            self._note_turn_end(event)
 
     def snapshot(self, now_ms: int) -> Snapshot:
         """The state at `now_ms` (Unix milliseconds); valid until the next event, encode it at once."""
@@ -198,7 +205,9 @@ class Fold:
             state.silent_for_ms = max(0, now_ms - state.updated_at)
         return state
 
-    def _note_parked(self, event: TurnEnd) -> None:
+    def _note_turn_end(self, event: TurnEnd) -> None:
+        if self._turns:
+            self.state.turn_state = "permission" if self.state.permissions else "running"
         # Any other run goes on to its end by itself, so that a clean turn says nothing about it yet.
         if self._parks and event.stop_reason == "end_turn" and self.state.queued_prompts == 0:
             self.state.status = "idle"
@@ -269,7 +278,7 @@ def _set_permissions(state: Snapshot, pending: list[PendingPermission]) -> None:
 
 
 def _turn_end(state: Snapshot, event: TurnEnd) -> None:
-    _set_permissions(state, [])
+    _set_permissions(state, [p for p in state.permissions if p.session_id != _or_none(event.session_id)])
     state.turn_state = "ended"
     state.stop_reason = event.stop_reason
     if event.usage is not UNSET:
@@ -288,6 +297,18 @@ def _set_output(state: Snapshot, output: Any) -> None:
         state.final_output_truncated = len(output) > OUTPUT_LIMIT_CHARS
 
 
+def _session_of(event: AnyEvent) -> tuple[object, object, object]:
+    return _or_none(event.path), _or_none(event.phase), _or_none(event.session_id)
+
+
+def _course_start(state: Snapshot, _event: LoopStart | TeamStart) -> None:
+    state.status = "running"
+
+
+def _course_end(state: Snapshot, event: LoopEnd | TeamEnd) -> None:
+    _set_output(state, event.final_output)
+
+
 def _phase_start(state: Snapshot, event: PhaseStart) -> None:
     entry = PhaseState(
         path=_or_none(event.path),
@@ -297,7 +318,7 @@ def _phase_start(state: Snapshot, event: PhaseStart) -> None:
         state="running",
         session_id=_or_none(event.session_id),
     )
-    state.phases = [*_other_phases(state, entry), entry]
+    state.phases = [*(p for p in state.phases if not _is_same(p, entry)), entry]
 
 
 def _phase_end(state: Snapshot, event: PhaseEnd) -> None:
@@ -306,14 +327,20 @@ def _phase_end(state: Snapshot, event: PhaseEnd) -> None:
         name=_or_none(event.phase) or "",
         kind=_or_none(event.kind),
         iteration=0 if event.iteration is UNSET else event.iteration,
-        state="ended",
+        state=_progress(event),
         session_id=_or_none(event.session_id),
     )
-    state.phases = [*_other_phases(state, entry), entry]
+    state.phases = [entry if _is_same(p, entry) else p for p in state.phases]
 
 
-def _other_phases(state: Snapshot, entry: PhaseState) -> list[PhaseState]:
-    return [p for p in state.phases if (p.path, p.name) != (entry.path, entry.name)]
+def _progress(event: PhaseEnd) -> PhaseProgress:
+    if event.abort_marker is True:
+        return "aborted"
+    return "done" if event.exit_code == 0 else "failed"
+
+
+def _is_same(one: PhaseState, other: PhaseState) -> bool:
+    return (one.path, one.name) == (other.path, other.name)
 
 
 def _retry(state: Snapshot, event: Retry) -> None:
@@ -344,6 +371,10 @@ _HANDLERS: dict[type, Any] = {
     SessionStart: _session_start,
     PromptQueued: _prompt_queued,
     TurnStart: _turn_start,
+    LoopStart: _course_start,
+    TeamStart: _course_start,
+    LoopEnd: _course_end,
+    TeamEnd: _course_end,
     AgentStatus: _agent_status,
     PermissionRequest: _permission_request,
     PermissionResponse: _permission_response,

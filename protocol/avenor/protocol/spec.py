@@ -10,8 +10,10 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
+from avenor.protocol.configs import ResolvedConfig, ResolvedLoop
 from avenor.protocol.durations import parse_duration
 from avenor.protocol.errors import InvalidParams
+from avenor.protocol.events import RunKind
 
 BACKENDS: Final = ("opencode-acp", "acp", "scripted")
 DEFAULT_BACKEND: Final = "opencode-acp"
@@ -27,11 +29,15 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One run, as a client asks for it.
 
     Durations are seconds or Go style text (`30s`, `1h30m`, `7d`); None takes the default, 0 switches a timeout off.
-    Relative paths are relative to `dir`.
+    Relative paths are relative to `dir`. With `loop_file` or `team_file` the prompt may be left out; given, it is the
+    prompt of a pre phase of its own, before all others.
     """
 
     prompt: str | None = None
     prompt_file: str | None = None
+    loop_file: str | None = None
+    team_file: str | None = None
+    fail_on_max_iterations: bool = False
     dir: str = "."
     backend: str = DEFAULT_BACKEND
     agent: str | None = None
@@ -77,6 +83,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         spec: The resolved run.
+        prompt: Its prompt, empty where the config has all there is.
+        config: The loop or team, with all that its files held; None for a single run.
         parks: Whether the run stays, idle, for follow-up prompts after a clean turn.
         supervisor_socket: `AVENOR_SOCKET` for its agents; None without a supervisor.
         environ: The environment that the runtime and its agents start from.
@@ -88,6 +96,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     spec: RunSpec
     prompt: str
+    config: ResolvedConfig | None = None
     parks: bool = False
     supervisor_socket: str | None = None
     environ: dict[str, str] = {}
@@ -99,8 +108,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 0
     version: str = ""
 
+    @property
+    def kind(self) -> RunKind:
+        """What the run is made of."""
+        if self.config is None:
+            return "single"
+        return "loop" if isinstance(self.config, ResolvedLoop) else "team"
 
-_PATHS = ("prompt_file", "on_event", "sentinel_file", "script")
+
+_PATHS = ("prompt_file", "loop_file", "team_file", "on_event", "sentinel_file", "script")
 _DURATIONS = ("timeout", "progress_timeout", "handshake_timeout", "permission_claim_timeout")
 
 
@@ -131,6 +147,16 @@ def resolve_spec(spec: RunSpec, *, base: str | None = None) -> RunSpec:
     return replace(spec, **changes)
 
 
+def phase_spec(spec: RunSpec, agent: str | None, model: str | None, backend: str | None) -> RunSpec:
+    """The spec for a team member that overrides some of it; None keeps what the run has."""
+    changes: dict[str, object] = {"agent": agent or spec.agent, "model": model or spec.model}
+    if backend is not None:
+        changes["backend"] = backend
+        if spec.progress_timeout == PROGRESS_DEFAULTS.get(spec.backend, 0.0):  # which nobody has asked for
+            changes["progress_timeout"] = PROGRESS_DEFAULTS.get(backend, 0.0)
+    return replace(spec, **changes)
+
+
 def permission_base(handler: str | None) -> str | None:
     """The BASE of `file:BASE`; None without a file handler."""
     return handler.removeprefix("file:") if handler else None
@@ -141,14 +167,20 @@ def _check_choices(spec: RunSpec) -> None:
         raise _bad("backend", spec.backend, f"choose one of {', '.join(BACKENDS)}")
     if spec.prompt is not None and spec.prompt_file is not None:
         raise _bad("prompt_file", spec.prompt_file, "give prompt or prompt_file, not both")
-    if spec.prompt is None and spec.prompt_file is None:
-        raise InvalidParams("a run needs a prompt: give prompt or prompt_file", data={"field": "prompt"})
+    _check_phases(spec)
+    if spec.prompt is None and spec.prompt_file is None and not has_phases(spec):
+        raise InvalidParams(
+            "a run needs something to do: give prompt, prompt_file, loop_file or team_file", data={"field": "prompt"}
+        )
     if spec.prompt is not None and not spec.prompt.strip():
         raise _bad("prompt", spec.prompt, "give it some text")
-    if (spec.backend == "acp") != (spec.agent_command is not None):
-        raise _bad("agent_command", spec.agent_command, "backend acp needs it, and only backend acp takes it")
-    if spec.script is not None and spec.backend != "scripted":
-        raise _bad("script", spec.script, "only backend scripted plays a script")
+    if spec.backend == "acp" and spec.agent_command is None:
+        raise _bad("agent_command", spec.agent_command, "backend acp needs it")
+    if not spec.team_file and not spec.loop_file:  # members may have backends of their own
+        if spec.agent_command is not None and spec.backend != "acp":
+            raise _bad("agent_command", spec.agent_command, "only backend acp takes it")
+        if spec.script is not None and spec.backend != "scripted":
+            raise _bad("script", spec.script, "only backend scripted plays a script")
     if spec.max_retries < 0:
         raise _bad("max_retries", spec.max_retries, "it must be 0 or more")
     for name, value in spec.env.items():
@@ -156,6 +188,22 @@ def _check_choices(spec: RunSpec) -> None:
             raise _bad("env", name, "a name is not empty and holds no '=', and there is no NUL in either")
     for name in ("prompt", "agent", "model", "thinking", "label", "run_id", "resume"):
         _text(name, getattr(spec, name))
+
+
+def has_phases(spec: RunSpec) -> bool:
+    """Whether the run is a loop or team."""
+    return spec.loop_file is not None or spec.team_file is not None
+
+
+def _check_phases(spec: RunSpec) -> None:
+    if spec.loop_file is not None and spec.team_file is not None:
+        raise _bad("team_file", spec.team_file, "give loop_file or team_file, not both")
+    for name in ("loop_file", "team_file"):
+        if getattr(spec, name) is not None and spec.resume is not None:
+            raise _bad("resume", spec.resume, f"with {name} every phase has a session of its own: leave it out")
+        _text(name, getattr(spec, name))
+    if spec.fail_on_max_iterations and not has_phases(spec):
+        raise _bad("fail_on_max_iterations", True, "only loops have iterations: give a loop_file, or a team_file")
 
 
 def _text(name: str, value: str | None) -> str:

@@ -98,12 +98,12 @@ def last_seq(path: str | Path) -> int:
     return 0 if line is None else seq_of(line) or 0
 
 
-def last_event_named(path: str | Path, name: str) -> bytes | None:
-    """The last event with this name, None when there is none. Reads backwards, so a recent one is found at once."""
-    wanted = name.encode()
+def last_event_named(path: str | Path, *names: str) -> bytes | None:
+    """The last event with one of these names, None if there is none. Reads backwards: a recent one is found at once."""
+    wanted = [name.encode() for name in names]
     with _opened(path) as (fd, size):
         for line in _lines_backwards(fd, size, _CHUNK_BYTES):
-            if wanted in line and _name_of(line) == name:
+            if any(each in line for each in wanted) and _name_of(line) in names:
                 return line
     return None
 

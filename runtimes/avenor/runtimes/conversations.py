@@ -31,6 +31,7 @@ class Conversation:
         services: What its turns need of the run.
         nursery: Owns the sessions' tasks.
         graces: What the stop ladder may take, asked when a session is closed.
+        opened: Told the id of each session that was opened, once its start is told.
         closed: Takes what each closed session left behind.
     """
 
@@ -44,6 +45,7 @@ class Conversation:
         services: TurnServices,
         nursery: trio.Nursery,
         graces: Callable[[], Graces],
+        opened: Callable[[str], None],
         closed: Callable[[StopResult], None],
     ) -> None:
         self.session_id = spec.resume or ""
@@ -54,6 +56,7 @@ class Conversation:
         self._services = services
         self._nursery = nursery
         self._graces = graces
+        self._opened = opened
         self._closed = closed
         self._session: Session | None = None
         self._sink: AgentSink | None = None
@@ -138,6 +141,7 @@ class Conversation:
             self._session, self._sink = session, sink
             self.session_id = sink.session_id = session.session_id
             sink.emit(_session_start(self._spec, session))
+            self._opened(session.session_id)
             await self._services.log.synced()
 
     def _note(self, result: TurnResult) -> None:

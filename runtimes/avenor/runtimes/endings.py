@@ -20,12 +20,13 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending:
-    """The one decision of a run to end, and its effect on whatever waits at that moment."""
+    """The one decision of a run, or of a part of one, to end, and its effect on whatever waits at that moment."""
 
     def __init__(self) -> None:
         self.cause: Cause | None = None
         self._decided = trio.Event()
         self._scopes: set[trio.CancelScope] = set()
+        self._children: set[Ending] = set()
         self._is_settled = False
 
     @property
@@ -46,9 +47,23 @@ class Ending:
             return False
         self.cause = cause
         self._decided.set()
+        for child in list(self._children):
+            child.decide(cause)
         for scope in list(self._scopes):
             scope.cancel()
         return True
+
+    @contextmanager
+    def part(self) -> Generator["Ending", None, None]:
+        """The ending of a part of the work: it ends with the whole, and can end by itself before."""
+        part = Ending()
+        if self.cause is not None:
+            part.decide(self.cause)
+        self._children.add(part)
+        try:
+            yield part
+        finally:
+            self._children.discard(part)
 
     async def wait_decided(self) -> None:
         """Returns once a cause was recorded."""

@@ -6,31 +6,33 @@ The host owns the queue, the ownership, the broker and the decision to end. It k
 
 import os
 import secrets
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
 import structlog
 import trio
+from msgspec import UNSET, UnsetType
 
 from avenor.host.atomic import remove_if_exists
 from avenor.host.ladder import Graces, StopResult
 from avenor.host.sentinelfile import clear_stale, write_sentinel
-from avenor.protocol.events import Error, PromptQueued
+from avenor.protocol.events import Error, Event, PromptQueued
 from avenor.protocol.methods import PromptAccepted, RunResult
 from avenor.protocol.outcomes import Outcome
 from avenor.protocol.snapshot import Fold
-from avenor.protocol.spec import Record, permission_base
+from avenor.protocol.spec import Record, RunSpec, permission_base
 from avenor.runtimes.attempts import RetryPlan
 from avenor.runtimes.backends.base import Backend, OpenParams
 from avenor.runtimes.conversations import Conversation, describe_left
 from avenor.runtimes.endings import Cause, Ending
 from avenor.runtimes.eventlog import EventLog
+from avenor.runtimes.inboxes import Inbox, Inboxes
 from avenor.runtimes.ownership import Client, Ownership
 from avenor.runtimes.permission_file import FileHandler
 from avenor.runtimes.permissions import Broker
-from avenor.runtimes.prompts import Prompt, PromptQueue
+from avenor.runtimes.prompts import Prompt
 from avenor.runtimes.sinks import AgentSink
 from avenor.runtimes.turns import TurnServices
 
@@ -42,16 +44,39 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is given by the process that it lives in.
 
     Attributes:
-        find_backend: Gives the adapter that the record names; raises `InvalidParams` if there is none.
-        open_params: Makes the parameters of a session, but for what to resume.
+        find_backend: Gives the adapter that a spec names; raises `InvalidParams` if there is none.
+        open_params: Makes the parameters of a session as a spec describes it, but for what to resume; the second
+            argument is `OpenParams.owns_process`.
+        sweep: Ends everything below this process, when no session is open.
         sentinel_path: Where the sentinel goes; None for a run that was not asked for one.
         kill_all: Sends SIGKILL to everything below this process, at once.
     """
 
-    find_backend: Callable[[], Backend]
-    open_params: Callable[[], OpenParams]
+    find_backend: Callable[[RunSpec], Backend]
+    open_params: Callable[[RunSpec, bool], OpenParams]
+    sweep: Callable[[Graces], Awaitable[StopResult]]
     sentinel_path: str | None
     kill_all: Callable[[], None]
+
+
+class Talk(msgspec.Struct, frozen=True, kw_only=True):
+    """What a conversation is opened with.
+
+    Attributes:
+        spec: The agent, the model, where it works, and what to resume.
+        ending: Cuts it short.
+        end: Records a cause that ends it alone.
+        opened: Told the session's id whenever one was opened.
+        mark: Puts on its events what they belong to; None where that is the run as a whole.
+        is_alone: No other conversation is open beside it, so that whatever runs below this process is its own.
+    """
+
+    spec: RunSpec
+    ending: Ending
+    end: Callable[[Cause], bool]
+    opened: Callable[[str], None]
+    mark: Callable[[Event], object] | None = None
+    is_alone: bool = True
 
 
 class RunHost:
@@ -75,7 +100,7 @@ class RunHost:
         self.log = log
         self.fold = fold
         self.ending = Ending()
-        self.prompts = PromptQueue()
+        self.inboxes = Inboxes()
         self.ownership = Ownership()
         self.finished = trio.Event()
         self.result = RunResult(final_output=None, stop_reason=None)
@@ -92,7 +117,6 @@ class RunHost:
         )
         self.on_owner_change: Callable[[Client | None], None] = _nobody_to_tell
         self._around = surroundings
-        self._interrupted: trio.Event | None = None
         self._parked: Outcome | None = None
         self._outcome: Outcome | None = None
         self._is_urgent = False
@@ -111,25 +135,35 @@ class RunHost:
         """How often a failed attempt is tried again."""
         return RetryPlan(max_retries=self.record.spec.max_retries, remaining_seconds=self._remaining_seconds)
 
+    @property
+    def whole(self) -> Talk:
+        """The conversation that a run as a whole is: as the record describes it."""
+        return Talk(spec=self.record.spec, ending=self.ending, end=self.end, opened=lambda _session_id: None)
+
     @asynccontextmanager
-    async def open_conversation(self) -> AsyncGenerator[Conversation, None]:
-        """A conversation with an agent as the record describes it; its agent is ended at the exit."""
+    async def open_conversation(self, talk: Talk) -> AsyncGenerator[Conversation, None]:
+        """A conversation with an agent; its agent is ended at the exit.
+
+        Raises:
+            InvalidParams: There is no such backend, or its command cannot be read.
+        """
         async with trio.open_nursery() as nursery:
             conversation = Conversation(
-                self.record.spec,
-                backend=self._around.find_backend(),
-                params=self._around.open_params,
-                sink=lambda: AgentSink(self.log.emit, self.log.batch, self.broker),
+                talk.spec,
+                backend=self._around.find_backend(talk.spec),
+                params=lambda: self._around.open_params(talk.spec, talk.is_alone),
+                sink=lambda: AgentSink(self.log, self.broker, talk.mark),
                 services=TurnServices(
                     log=self.log,
                     broker=self.broker,
-                    ending=self.ending,
-                    end_run=self.end,
-                    progress_seconds=float(self.record.spec.progress_timeout or 0.0),
+                    ending=talk.ending,
+                    end=talk.end,
+                    progress_seconds=float(talk.spec.progress_timeout or 0.0),
                 ),
                 nursery=nursery,
                 graces=lambda: _URGENT if self._is_urgent else Graces(),
-                closed=self._note_closed,
+                opened=talk.opened,
+                closed=self._note_closed if talk.is_alone else self._note_part_closed,
             )
             try:
                 yield conversation
@@ -137,14 +171,14 @@ class RunHost:
                 await conversation.close()
                 nursery.cancel_scope.cancel()
 
-    @contextmanager
-    def current_prompt(self) -> Generator[trio.Event, None, None]:
-        """For the time of one prompt: the event that is set when another is to cut it short."""
-        self._interrupted = trio.Event()
-        try:
-            yield self._interrupted
-        finally:
-            self._interrupted = None
+    async def sweep(self) -> None:
+        """Ends whatever sessions that were open side by side have left behind, and proves that nothing is left.
+
+        Cancellation: Ignored, within the bounds of the stop ladder.
+        """
+        graces = _URGENT if self._is_urgent else Graces(stdin_seconds=0.0)
+        with trio.CancelScope(shield=True):
+            self._note_closed(await self._around.sweep(graces))
 
     async def park(self, outcome: Outcome) -> None:
         """The turn's outcome stands until a prompt comes: writes its sentinel."""
@@ -165,7 +199,7 @@ class RunHost:
         cause = self.ending.cause
         if self.ending.settle():
             self._outcome = outcome
-            if unread := self.prompts.close():
+            if unread := self.inboxes.close_all():
                 self.report("prompts", f"{len(unread)} accepted prompts were not sent: the run has failed before them")
         elif self._outcome is None:
             assert cause is not None
@@ -184,7 +218,7 @@ class RunHost:
         if not self.ending.decide(cause):
             return False
         self._outcome = self._parked
-        self.prompts.close()
+        self.inboxes.close_all()
         self.broker.close()
         _logger.info("run.ending", stop_reason=cause.stop_reason, reason=cause.reason)
         return True
@@ -196,27 +230,28 @@ class RunHost:
         self._around.kill_all()
 
     def accept_prompt(self, text: str, source: str) -> PromptAccepted:
-        """Queues a prompt; durable as soon as the log is synced.
+        """Queues a prompt for every conversation that runs, or for the next; durable as soon as the log is synced.
 
         Raises:
             Ended: The run is ending.
             LimitReached: Too many prompts wait.
         """
-        is_next = self._interrupted is None
-        waiting = self.prompts.add(Prompt(text=text, source=source))
-        self._accepted(text, source, waiting)
-        return PromptAccepted(accepted=True, queued=waiting - 1 if is_next else waiting)
+        targets = self.inboxes.targets()
+        ahead = [inbox.add(Prompt(text=text, source=source)) for inbox in targets]
+        self._accepted(targets, text, source)
+        return PromptAccepted(accepted=True, queued=max(ahead), sessions=self._sessions(targets))
 
     def interrupt_and_prompt(self, text: str, source: str, *, keep_queue: bool) -> None:
-        """Cuts the current turn short and sends this prompt next; durable as soon as the log is synced.
+        """Cuts the current turns short and sends this prompt next; durable as soon as the log is synced.
 
         Raises:
             Ended: The run is ending.
+            LimitReached: Too many prompts wait.
         """
-        waiting = self.prompts.put_first(Prompt(text=text, source=source), keep_queue=keep_queue)
-        if self._interrupted is not None:
-            self._interrupted.set()
-        self._accepted(text, source, waiting)
+        targets = self.inboxes.targets()
+        for inbox in targets:
+            inbox.interrupt(Prompt(text=text, source=source), keep_queue=keep_queue)
+        self._accepted(targets, text, source)
 
     def take_ownership(self, client: Client, *, force: bool) -> None:
         """Makes the client the owner.
@@ -278,12 +313,17 @@ class RunHost:
 
     # ---- its own
 
-    def _accepted(self, text: str, source: str, waiting: int) -> None:
+    def _accepted(self, targets: list[Inbox], text: str, source: str) -> None:
         if self._parked is not None:
             self._parked = None
             self._time_limit.deadline = trio.current_time() + self._timeout
             self._clear_sentinel()
-        self.log.emit(PromptQueued(text=text, source=source, queued=waiting))
+        for inbox in targets:
+            self.log.emit(inbox.mark(PromptQueued(text=text, source=source, queued=self.inboxes.waiting)))
+
+    def _sessions(self, targets: list[Inbox]) -> list[str] | UnsetType:
+        """Which sessions got a prompt, where there may be several."""
+        return UNSET if targets == [self.inboxes.next] else [inbox.session_id for inbox in targets]
 
     def _note_owner(self, before: Client | None) -> None:
         if self.ownership.owner != before:
@@ -294,6 +334,10 @@ class RunHost:
     def _note_closed(self, stopped: StopResult) -> None:
         self.left.extend(describe_left(stopped))
         self.unverified = stopped.unverified or self.unverified
+
+    def _note_part_closed(self, stopped: StopResult) -> None:
+        """What such a session could not prove, the sweep after all of them does."""
+        self.left.extend(describe_left(stopped))
 
     def _remaining_seconds(self) -> float:
         return self._time_limit.deadline - trio.current_time()

@@ -100,7 +100,7 @@ def _tell_start(host: RunHost) -> None:
     spec = host.record.spec
     record = host.record
     host.log.emit(
-        RunStart(kind="single", backend=spec.backend, dir=spec.dir, version=record.version, parks=record.parks)
+        RunStart(kind=record.kind, backend=spec.backend, dir=spec.dir, version=record.version, parks=record.parks)
     )
     host.clear_stale_files()
 

@@ -21,6 +21,7 @@ import trio
 
 from avenor.host.lock import FileLock
 from avenor.host.logfile import last_event_named
+from avenor.host.phase_files import load_phases
 from avenor.host.rundir import RunDir
 from avenor.host.sentinelfile import write_sentinel
 from avenor.host.tree import become_subreaper
@@ -93,7 +94,9 @@ def run_once(spec: RunSpec, *, quiet: bool = False, control_socket: str | None =
         return _refuse(spec, SpawnError(f"cannot use {directory} for the run: {error}"))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    if not quiet and not sys.stdout.isatty() and ended.result.final_output:
+    # A single run has shown it on the terminal as it came; of a loop or team only the board was shown.
+    is_shown = sys.stdout.isatty() and record.config is None
+    if not quiet and not is_shown and ended.result.final_output:
         print_reply(ended.result.final_output)
     return ended.outcome.exit_code
 
@@ -110,7 +113,7 @@ def _run_in(directory: Path, record: Record, *, quiet: bool, control_socket: str
         sentinel_path=record.spec.sentinel_file,
         sockets=[] if socket_path is None else [Listening(path=socket_path, is_private=False)],
         told=_tell_start_error,
-        view=make_view(quiet=quiet),
+        view=make_view(quiet=quiet, is_board=record.config is not None),
     )
     try:
         return _run(record, place)
@@ -147,11 +150,16 @@ def _take(rundir: RunDir) -> Record:
 
 def _own_record(spec: RunSpec) -> Record:
     resolved = resolve_spec(spec, base=os.getcwd())
+    prompt = _prompt_of(resolved)
+    config, warnings = load_phases(resolved, prompt)
+    for found in warnings:
+        print(f"avenor: {found.line('warning')}", file=sys.stderr)
     return Record(
         runtime_id="",
         run_id=resolved.run_id or f"run_{secrets.token_hex(6)}",
         spec=resolved,
-        prompt=_prompt_of(resolved),
+        prompt=prompt,
+        config=config,
         created_at=time.time_ns() // 1_000_000,
         version=version("avenor"),
     )

@@ -25,9 +25,10 @@ _ALLOW_ONCE: Final = "allow_once"
 class Pending:
     """One request that nobody has settled yet."""
 
-    def __init__(self, request_id: str, session_id: str, ask: PermissionAsk, emit: Emit) -> None:
+    def __init__(self, request_id: str, session_id: str, ask: PermissionAsk, emit: Emit, asker: object) -> None:
         self.request_id = request_id
         self.session_id = session_id
+        self.asker = asker
         self.ask = ask
         self.emit = emit
         self.resolver: Resolver | None = None
@@ -70,23 +71,23 @@ class Broker:
         self._is_closed = False
         self._owner_changed = trio.Event()
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether somebody is being asked."""
-        return bool(self._pending)
+    def is_waiting(self, asker: object) -> bool:
+        """Whether somebody is being asked for this session."""
+        return any(pending.asker is asker for pending in self._pending.values())
 
-    async def ask(self, ask: PermissionAsk, *, session_id: str, emit: Emit) -> PermissionAnswer:
+    async def ask(self, ask: PermissionAsk, *, asker: object, session_id: str, emit: Emit) -> PermissionAnswer:
         """The answer to a request, whenever it comes.
 
         Args:
             ask: The question.
-            session_id: Whose it is.
+            asker: Stands for the session: ids of different agents may be alike.
+            session_id: Its id.
             emit: Takes the events of that session.
 
         Cancellation: The request is settled as cancelled.
         """
         self._count += 1
-        pending = Pending(f"perm_{self._count}_{self._token}", session_id, ask, emit)
+        pending = Pending(f"perm_{self._count}_{self._token}", session_id, ask, emit, asker)
         if self._auto_approve and (chosen := self._by_rule(pending)) is not None:
             return chosen
         return await self._ask_people(pending)
@@ -111,10 +112,11 @@ class Broker:
             )
         self._settle(pending, option_id, message, "control")
 
-    def cancel_all(self) -> None:
-        """Settles every open request as cancelled."""
+    def cancel(self, asker: object) -> None:
+        """Settles every open request of this session as cancelled."""
         for pending in list(self._pending.values()):
-            self._settle(pending, None, None, "cancel")
+            if pending.asker is asker:
+                self._settle(pending, None, None, "cancel")
 
     def close(self) -> None:
         """The run is ending: from now on nobody's answer counts, and new requests are settled as cancelled."""

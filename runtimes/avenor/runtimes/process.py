@@ -3,11 +3,13 @@
 This is where the parts of a run are put together; what it runs in is given by `main.py`.
 """
 
+import itertools
 import os
 import shlex
 import socket
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from signal import SIGKILL
 
 import msgspec
@@ -15,23 +17,25 @@ import trio
 
 from avenor.control.hub import EventHub
 from avenor.host.identity import ProcessId, signal_process
+from avenor.host.ladder import Graces, StopResult, stop_tree
 from avenor.host.logfile import last_seq, repair
 from avenor.host.procs import ProcsFile
 from avenor.host.rundir import RunDir
-from avenor.host.tree import descendants, tree_tag
+from avenor.host.tree import descendants, part_tag, tree_tag
 from avenor.host.unixsock import bind_listener, remove_if_ours, socket_inode
 from avenor.protocol.errors import AvenorError, ConfigError, InvalidParams, SpawnError
 from avenor.protocol.events import EventHead
 from avenor.protocol.methods import RunResult
 from avenor.protocol.outcomes import Outcome
 from avenor.protocol.snapshot import Fold, Snapshot
-from avenor.protocol.spec import Record
+from avenor.protocol.spec import Record, RunSpec
 from avenor.runtimes.backends.base import OpenParams
 from avenor.runtimes.backends.registry import get_backend
 from avenor.runtimes.environment import agent_environment
 from avenor.runtimes.eventlog import EventLog, LineFile, Publisher, Stamp
 from avenor.runtimes.host import RunHost, Surroundings
 from avenor.runtimes.life import fail_to_start, live, watch_signals
+from avenor.runtimes.phased import run_phased
 from avenor.runtimes.serving import make_server
 from avenor.runtimes.single import run_single
 from avenor.runtimes.terminal import View
@@ -130,7 +134,7 @@ async def _serve_and_live(host: RunHost, hub: EventHub, place: Place, problem: A
 
 async def _live_or_fail(host: RunHost, problem: AvenorError | None) -> Outcome:
     if problem is None:
-        return await live(host, run_single)
+        return await live(host, run_single if host.record.config is None else run_phased)
     outcome = Outcome.of(problem.reason_word, run_id=host.record.run_id, reason=problem.message)
     return await fail_to_start(host, outcome)
 
@@ -207,28 +211,30 @@ def _open_copy(record: Record, rundir: RunDir) -> LineFile | None:
 
 
 def _surroundings(record: Record, place: Place) -> Surroundings:
-    tag = tree_tag(place.identity.pid, place.identity.start_ticks)
+    pid, start_ticks = place.identity.pid, place.identity.start_ticks
+    tag = tree_tag(pid, start_ticks)
+    sessions = itertools.count(1)
     env = agent_environment(record, os.environ, tag)
-    spec = record.spec
 
-    def open_params() -> OpenParams:
+    def open_params(spec: RunSpec, owns_process: bool) -> OpenParams:
         return OpenParams(
             cwd=spec.dir,
             env=env,
-            tag=tag,
+            tag=tag if owns_process else part_tag(pid, start_ticks, next(sessions)),
             procs=ProcsFile(place.rundir.procs_path),
             agent=spec.agent,
             model=spec.model,
             thinking=spec.thinking,
-            command=_command(spec.agent_command),
-            script=spec.script,
+            command=_command(spec.agent_command) if spec.backend == "acp" else [],
+            script=spec.script if spec.backend == "scripted" else None,
             label=spec.label,
-            owns_process=True,
+            owns_process=owns_process,
         )
 
     return Surroundings(
-        find_backend=lambda: get_backend(spec.backend),
+        find_backend=lambda spec: get_backend(spec.backend),
         open_params=open_params,
+        sweep=partial(_sweep, tag),
         sentinel_path=place.sentinel_path,
         kill_all=_kill_all,
     )
@@ -244,6 +250,10 @@ def _command(line: str | None) -> list[str]:
         return shlex.split(line or "")
     except ValueError as error:
         raise InvalidParams(f"agent_command {line!r}: {error}", data={"field": "agent_command"}) from error
+
+
+async def _sweep(tag: tuple[str, str], graces: Graces) -> StopResult:
+    return await stop_tree(roots=[], tag=tag, close_stdin=None, graces=graces, own_children_of=os.getpid())
 
 
 def _kill_all() -> None:

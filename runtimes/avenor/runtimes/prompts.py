@@ -46,11 +46,8 @@ class PromptQueue:
             Ended: The run is ending.
             LimitReached: The queue is full.
         """
-        self._check_open()
-        if len(self._waiting) >= QUEUE_LIMIT:
-            raise LimitReached(
-                f"{QUEUE_LIMIT} prompts wait already: try again when some have run", data={"limit": QUEUE_LIMIT}
-            )
+        self.check_open()
+        self.check_room()
         self._waiting.append(prompt)
         return self._announce()
 
@@ -60,7 +57,7 @@ class PromptQueue:
         Raises:
             Ended: The run is ending.
         """
-        self._check_open()
+        self.check_open()
         if not keep_queue:
             self._waiting.clear()
         self._waiting.appendleft(prompt)
@@ -70,21 +67,41 @@ class PromptQueue:
         """The next prompt, or None."""
         return self._waiting.popleft() if self._waiting else None
 
+    def take_all(self) -> list[Prompt]:
+        """All that wait, which they do no longer."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        return waiting
+
     def close(self) -> list[Prompt]:
         """Refuses prompts from now on; returns those that will not run."""
         self._is_open = False
-        unread = list(self._waiting)
-        self._waiting.clear()
-        return unread
+        return self.take_all()
 
     async def wait_arrival(self) -> None:
         """Returns once a prompt waits."""
         while not self._waiting:
             await self._arrived.wait()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Does nothing while prompts are accepted.
+
+        Raises:
+            Ended: The run is ending.
+        """
         if not self._is_open:
             raise Ended("the run is ending and takes no more prompts: start a new one")
+
+    def check_room(self) -> None:
+        """Does nothing while there is room for a prompt.
+
+        Raises:
+            LimitReached: The queue is full.
+        """
+        if len(self._waiting) >= QUEUE_LIMIT:
+            raise LimitReached(
+                f"{QUEUE_LIMIT} prompts wait already: try again when some have run", data={"limit": QUEUE_LIMIT}
+            )
 
     def _announce(self) -> int:
         self._arrived.set()

@@ -18,7 +18,7 @@ async def run_single(config: Record, host: RunHost) -> Outcome:
     The run ends when its queue is empty or, if the record says that it parks, when a cause ends it while it is parked,
     or nobody has sent a prompt for as long as it may wait.
     """
-    async with host.open_conversation() as conversation:
+    async with host.open_conversation(host.whole) as conversation:
         return await _SingleRun(config, host, conversation).converse()
 
 
@@ -43,7 +43,7 @@ class _SingleRun:
             prompt = following
 
     async def _say(self, prompt: Prompt) -> TurnResult:
-        with self._host.current_prompt() as interrupted:
+        with self._host.inboxes.next.current_prompt() as interrupted:
             return await run_prompt(
                 self._conversation,
                 prompt,
@@ -51,14 +51,14 @@ class _SingleRun:
                 log=self._host.log,
                 ending=self._host.ending,
                 interrupted=interrupted,
-                queued=lambda: len(self._host.prompts),
+                queued=lambda: self._host.inboxes.waiting,
                 finishing=self._finish_turn,
             )
 
     async def _finish_turn(self, result: TurnResult) -> None:
         """Decides, before the end of a clean turn is told, whether the run parks or ends with it."""
         self._host.result = RunResult(final_output=result.final_output, stop_reason=result.stop_reason)
-        if not result.is_clean or len(self._host.prompts):
+        if not result.is_clean or self._host.inboxes.waiting:
             return
         if self._config.parks:
             await self._host.park(self._outcome(result))
@@ -68,7 +68,7 @@ class _SingleRun:
     def _following(self, result: TurnResult) -> Prompt | None:
         """The next prompt, if one waits and this result lets the run go on."""
         if result.is_clean or result.is_session_usable or result.was_interrupted:
-            return self._host.prompts.take_nowait()
+            return self._host.inboxes.next.prompts.take_nowait()
         return None
 
     async def _wait_parked(self) -> Prompt | None:
@@ -77,9 +77,9 @@ class _SingleRun:
         with self._host.ending.interruptible(), trio.move_on_after(timeout):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._close_when_lost)
-                await self._host.prompts.wait_arrival()
+                await self._host.inboxes.next.prompts.wait_arrival()
                 nursery.cancel_scope.cancel()
-        return self._host.prompts.take_nowait()
+        return self._host.inboxes.next.prompts.take_nowait()
 
     async def _close_when_lost(self) -> None:
         """An agent that dies while nobody waits for it is opened again by the next prompt."""

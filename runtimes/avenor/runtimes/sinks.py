@@ -1,13 +1,13 @@
 """Where an agent session reports to: stamps events, reads along with the turn, and brings questions to the broker."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from msgspec import UNSET
 
 from avenor.protocol.events import Event
 from avenor.runtimes.agentstatus import StatusReporter
 from avenor.runtimes.backends.base import PermissionAnswer, PermissionAsk
+from avenor.runtimes.eventlog import EventLog
 from avenor.runtimes.permissions import Broker
 from avenor.runtimes.readings import Reading, looks_like
 
@@ -16,26 +16,27 @@ class AgentSink:
     """The `SessionSink` of one agent process.
 
     Args:
-        emit: The event log's.
-        batch: The event log's.
+        log: Takes the events.
         broker: Settles what the agent asks.
+        mark: Puts on every event what it belongs to beside the session; None if that is the run as a whole.
 
     Attributes:
         session_id: Stamped on every event once it is known.
         reading: Reads along while a turn runs.
         status: Tells what the agent is at.
         batch: See `SessionSink`.
+        last_emit_at: When the last event of this session came, on trio's clock.
     """
 
-    def __init__(
-        self, emit: Callable[[Event], None], batch: Callable[[], AbstractContextManager[None]], broker: Broker
-    ) -> None:
+    def __init__(self, log: EventLog, broker: Broker, mark: Callable[[Event], object] | None = None) -> None:
         self.session_id = ""
         self.reading: Reading | None = None
         self.status = StatusReporter(self._stamp_and_emit)
-        self.batch = batch
-        self._emit = emit
+        self.batch = log.batch
+        self.last_emit_at = log.last_emit_at
+        self._log = log
         self._broker = broker
+        self._mark = mark
 
     def emit(self, event: Event) -> None:
         """Takes the next event of the session."""
@@ -51,7 +52,7 @@ class AgentSink:
 
     async def ask_permission(self, request: PermissionAsk) -> PermissionAnswer:
         """Brings a question to the broker. See `SessionSink`."""
-        return await self._broker.ask(request, session_id=self.session_id, emit=self._note_permission)
+        return await self._broker.ask(request, asker=self, session_id=self.session_id, emit=self._note_permission)
 
     def begin_turn(self) -> Reading:
         """From now on events belong to a turn."""
@@ -74,4 +75,7 @@ class AgentSink:
 
     def _stamp_and_emit(self, event: Event) -> None:
         event.session_id = self.session_id or UNSET
-        self._emit(event)
+        if self._mark is not None:
+            self._mark(event)
+        self._log.emit(event)
+        self.last_emit_at = self._log.last_emit_at

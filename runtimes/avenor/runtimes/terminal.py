@@ -1,16 +1,18 @@
 """Shows a run to a person: agent text on stdout, everything else on stderr, with a status line while it works.
 
-Fed with the lines that the event log publishes. A terminal that is stopped (Ctrl-S) delays nothing but itself.
+A loop or team has a board of its phases on stderr instead, if that is a terminal, and no text as it comes: that of
+parallel members would be mixed up. Fed with the lines that the event log publishes. A terminal that is stopped (Ctrl-S)
+delays nothing but itself.
 """
 
 import os
 import re
 import sys
+import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, Literal
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
-import msgspec
 import trio
 
 from avenor.protocol.durations import format_duration
@@ -18,165 +20,192 @@ from avenor.protocol.events import (
     AnyEvent,
     Error,
     EventHead,
-    MessageChunk,
+    LoopEnd,
     PermissionRequest,
     PermissionResponse,
+    PhaseEnd,
     Retry,
     RunEnd,
-    SessionStart,
-    ToolCall,
-    ToolCallUpdate,
+    TeamEnd,
     TurnEnd,
-    TurnStart,
     decode_event,
 )
 from avenor.protocol.methods import unwrap_event
+from avenor.runtimes.board import Board
+from avenor.runtimes.boardtext import board_lines, columns_of
+from avenor.runtimes.eventlines import UNSAFE, Piece, Renderer
 
 # A person can read far less; beyond it a stopped terminal loses the oldest lines.
 _WAITING_LINES: Final = 10_000
 _DRAIN_SECONDS: Final = 2.0
 _TICK_SECONDS: Final = 1.0
-_TITLE_CHARS: Final = 100
+# A board that changes more often cannot be read, and costs a slow line more than it has.
+_BOARD_SECONDS: Final = 0.1
+_SIZE_UNKNOWN: Final = os.terminal_size((80, 24))
 
-# Agents' text is shown as text: no escape sequence of theirs reaches the terminal.
-_UNSAFE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _CLEAR_LINE: Final = "\r\x1b[2K"
-_DIM, _RED, _YELLOW, _RESET = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
-
-Stream = Literal["out", "err"]
-
-
-class Piece(msgspec.Struct, frozen=True):
-    """Some text for one of the two streams."""
-
-    stream: Stream
-    text: str
+_CLEAR_BELOW: Final = "\x1b[J"
+_CUT_LONG_LINES, _WRAP_LONG_LINES = "\x1b[?7l", "\x1b[?7h"
+_COLOR_CODE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class _Content(msgspec.Struct, frozen=True):
-    type: str = ""
-    text: str = ""
+class Display(Protocol):
+    """What a view shows of the events that it takes.
 
-
-_decode_content: Final = msgspec.json.Decoder(_Content).decode
-
-
-class Renderer:
-    """Makes text of events. Pure.
-
-    Args:
-        shows_text: Whether the agent's text is shown as it comes.
-        uses_color: Whether what goes to stderr may be coloured.
+    Attributes:
+        tick_seconds: After so long without an event it is to be asked again; infinity for never.
+        pause_seconds: Within this time it is asked once only.
     """
 
-    def __init__(self, *, shows_text: bool, uses_color: bool) -> None:
-        self._shows_text = shows_text
-        self._uses_color = uses_color
-        self._titles: dict[str, str] = {}
-        self.is_at_line_start = True
+    tick_seconds: float
+    pause_seconds: float
 
-    def render(self, event: AnyEvent) -> list[Piece]:
-        """What this event looks like; nothing for most."""
-        if isinstance(event, MessageChunk):
-            return self._text(event)
-        line = self._line(event)
-        if line is None:
-            return []
-        pieces = [Piece("err", line + "\n")]
-        if not self.is_at_line_start:
-            self.is_at_line_start = True
-            pieces.insert(0, Piece("out", "\n"))
+    def take(self, event: AnyEvent) -> None:
+        """Takes the next event of the run."""
+        ...
+
+    def pieces(self, *, elapsed_seconds: float, is_over: bool) -> list[Piece]:
+        """What is to be written now.
+
+        Args:
+            elapsed_seconds: Since the run began to be shown.
+            is_over: It is the last time.
+        """
+        ...
+
+
+class LineDisplay:
+    """Lines as they come, and below them a status line.
+
+    Args:
+        renderer: Makes the lines.
+        has_status_line: Whether stderr is a terminal, on which a status line can be redrawn.
+    """
+
+    pause_seconds = 0.0
+
+    def __init__(self, renderer: Renderer, *, has_status_line: bool) -> None:
+        self.tick_seconds = _TICK_SECONDS if has_status_line else float("inf")
+        self._renderer = renderer
+        self._has_status_line = has_status_line
+        self._status_shown = False
+        self._pieces: list[Piece] = []
+
+    def take(self, event: AnyEvent) -> None:
+        """See `Display.take`."""
+        self._pieces += self._renderer.render(event)
+
+    def pieces(self, *, elapsed_seconds: float, is_over: bool) -> list[Piece]:
+        """See `Display.pieces`."""
+        pieces, self._pieces = self._pieces, []
+        if self._status_shown:
+            pieces.insert(0, Piece("err", _CLEAR_LINE))
+            self._status_shown = False
+        if self._has_status_line and self._renderer.is_at_line_start and not is_over:
+            pieces.append(Piece("err", f"[{format_duration(float(int(elapsed_seconds)))}]"))
+            self._status_shown = True
         return pieces
 
-    def _text(self, event: MessageChunk) -> list[Piece]:
-        if not self._shows_text:
-            return []
-        try:
-            content = _decode_content(event.content)
-        except msgspec.DecodeError:
-            return []
-        text = _UNSAFE.sub("", content.text)
-        if not text:
-            return []
-        self.is_at_line_start = text.endswith("\n")
-        return [Piece("out", text)]
 
-    def _line(self, event: AnyEvent) -> str | None:
-        match event:
-            case SessionStart():
-                model = f" · {event.model}" if event.model else ""
-                return self._paint(_DIM, f"session {event.session_id} · {event.backend}{model}")
-            case TurnStart() if event.source != "run":
-                return self._paint(_DIM, f"> {_excerpt(event.text)}")
-            case ToolCall():
-                self._titles[event.toolCallId] = event.title
-                return self._paint(_DIM, f"· {_excerpt(event.title)}")
-            case ToolCallUpdate() if event.status in ("completed", "failed"):
-                title = _excerpt(self._titles.pop(event.toolCallId, event.toolCallId))
-                if event.status == "failed":
-                    return self._paint(_RED, f"✗ {title}")
-                return self._paint(_DIM, f"✓ {title}")
-            case PermissionRequest() if event.resolver != "automatic":
-                options = ", ".join(option.option_id for option in event.options)
-                return self._paint(_YELLOW, f"? {event.request_id}: {_excerpt(event.question)} ({options})")
-            case PermissionResponse():
-                return self._paint(_DIM, f"  {event.request_id}: {event.kind}, by {event.source}")
-            case Retry():
-                wait = format_duration(event.delay_ms / 1000)
-                return self._paint(_YELLOW, f"retry {event.attempt} in {wait} ({event.retry_class})")
-            case Error():
-                return self._paint(_RED, f"! {event.source}: {_excerpt(event.message)}")
-            case TurnEnd():
-                return self._turn_end(event)
-            case RunEnd() if event.exit_code:
-                why = "" if event.reason is msgspec.UNSET else f": {_UNSAFE.sub('', event.reason)}"
-                return self._paint(_RED, f"{event.status} ({event.stop_reason}){why}")
-            case _:
-                return None
+class BoardDisplay:
+    """A board that is redrawn in place, and above it the lines that should not be missed.
 
-    def _turn_end(self, event: TurnEnd) -> str | None:
-        if event.error is not msgspec.UNSET:
-            return self._paint(_RED, f"turn failed: {_excerpt(event.error)}")
-        if self.is_at_line_start:
-            return None
-        return self._paint(_DIM, f"turn ended: {event.stop_reason}")
+    Args:
+        uses_color: Whether it may be coloured.
+        size: Columns and lines of the terminal, asked each time.
+        now: Seconds of the same clock as the events' `ts`.
+    """
 
-    def _paint(self, color: str, text: str) -> str:
-        return f"{color}{text}{_RESET}" if self._uses_color else text
+    tick_seconds = _TICK_SECONDS
+    pause_seconds = _BOARD_SECONDS
+
+    def __init__(
+        self,
+        *,
+        uses_color: bool,
+        size: Callable[[], os.terminal_size],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._board = Board()
+        self._renderer = Renderer(shows_text=False, uses_color=uses_color, has_phases=True)
+        self._uses_color = uses_color
+        self._size = size
+        self._now = now
+        self._above: list[str] = []
+        self._last = ""
+        self._widths: list[int] = []
+
+    def take(self, event: AnyEvent) -> None:
+        """See `Display.take`."""
+        self._board.apply(event)
+        if not _is_worth_keeping(event):
+            return
+        text = "".join(piece.text for piece in self._renderer.render(event))
+        if isinstance(event, RunEnd):
+            self._last = text
+        else:
+            self._above.append(text)
+
+    def pieces(self, *, elapsed_seconds: float, is_over: bool) -> list[Piece]:
+        """See `Display.pieces`."""
+        columns, height = self._size()
+        lines = board_lines(
+            self._board,
+            now_ms=int(self._now() * 1000),
+            columns=columns,
+            height=height,
+            uses_color=self._uses_color,
+        )
+        text = self._redrawn(lines, columns=columns, height=height)
+        return [Piece("err", f"{text}\n{self._last}" if is_over else text)]
+
+    def _redrawn(self, lines: list[str], *, columns: int, height: int) -> str:
+        # Terminals that have become narrower have wrapped what was there.
+        used = sum(max(1, -(-width // columns)) for width in self._widths)
+        up = min(used, height) - 1
+        start = "\r" + (f"\x1b[{up}A" if up > 0 else "")
+        if self._above or used != len(self._widths):
+            start += _CLEAR_BELOW
+        above = "".join(self._above)
+        self._above.clear()
+        self._widths = [columns_of(_COLOR_CODE.sub("", line)) for line in lines]
+        # A line that the terminal thinks wider than we do must not become two. The board itself never gets shorter.
+        block = "\n".join(f"\x1b[2K{line}" for line in lines)
+        return f"{start}{above}{_CUT_LONG_LINES}{block}{_WRAP_LONG_LINES}"
 
 
 class View:
     """Takes published lines, and shows them while `run` runs.
 
     Args:
-        renderer: Makes the text.
-        has_status_line: Whether stderr is a terminal, on which a status line can be redrawn.
+        display: What is shown of them.
     """
 
-    def __init__(self, renderer: Renderer, *, has_status_line: bool) -> None:
-        self._renderer = renderer
-        self._has_status_line = has_status_line
+    def __init__(self, display: Display) -> None:
+        self._display = display
         self._waiting: deque[bytes] = deque(maxlen=_WAITING_LINES)
         self._arrived = trio.Event()
-        self._is_over = False
-        self._status_shown = False
+        self._over = trio.Event()
         self._has_shown_all = trio.Event()
 
     def publish(self, lines: Sequence[bytes], heads: Sequence[EventHead]) -> None:
         """Takes wrapped lines; see `EventHub.publish`."""
         self._waiting.extend(lines)
-        self._is_over = self._is_over or heads[-1].event == "run.end"
+        if heads[-1].event == "run.end":
+            self._over.set()
         self._arrived.set()
 
     async def run(self) -> None:
         """Shows what comes until the run has ended, and that is shown."""
         started_at = trio.current_time()
-        while not (self._is_over and not self._waiting):
+        while not (self._over.is_set() and not self._waiting):
             # A tick: nothing but the clock can tell that the elapsed time has changed.
-            with trio.move_on_after(_TICK_SECONDS if self._has_status_line else float("inf")):
+            with trio.move_on_after(self._display.tick_seconds):
                 await self._arrived.wait()
             self._arrived = trio.Event()
             await self._show(started_at)
+            with trio.move_on_after(self._display.pause_seconds):
+                await self._over.wait()
         self._has_shown_all.set()
 
     async def wait_shown(self) -> None:
@@ -185,34 +214,38 @@ class View:
             await self._has_shown_all.wait()
 
     async def _show(self, started_at: float) -> None:
-        pieces: list[Piece] = []
         while self._waiting:
-            pieces += self._renderer.render(decode_event(unwrap_event(self._waiting.popleft())))
-        if self._status_shown:
-            pieces.insert(0, Piece("err", _CLEAR_LINE))
-            self._status_shown = False
-        if self._has_status_line and self._renderer.is_at_line_start and not self._is_over:
-            elapsed = format_duration(float(int(trio.current_time() - started_at)))
-            pieces.append(Piece("err", f"[{elapsed}]"))
-            self._status_shown = True
-        await self._write(pieces)
+            self._display.take(decode_event(unwrap_event(self._waiting.popleft())))
+        elapsed_seconds = trio.current_time() - started_at
+        await self._write(self._display.pieces(elapsed_seconds=elapsed_seconds, is_over=self._over.is_set()))
 
     async def _write(self, pieces: list[Piece]) -> None:
         if pieces:
             await trio.to_thread.run_sync(_write_all, pieces, abandon_on_cancel=True)
 
 
-def make_view(*, quiet: bool) -> View | None:
-    """The view for this process's streams; None if nothing is to be shown."""
+def make_view(*, quiet: bool, is_board: bool = False) -> View | None:
+    """The view for this process's streams; None if nothing is to be shown.
+
+    Args:
+        quiet: Show nothing.
+        is_board: The run is a loop or team: a terminal gets a board, everything else lines that say their phase.
+    """
     if quiet:
         return None
     on_terminal = sys.stderr.isatty()
     uses_color = on_terminal and not os.environ.get("NO_COLOR")
-    return View(Renderer(shows_text=sys.stdout.isatty(), uses_color=uses_color), has_status_line=on_terminal)
+    if is_board and on_terminal and os.environ.get("TERM") != "dumb":
+        return View(BoardDisplay(uses_color=uses_color, size=_terminal_size))
+    shows_text = sys.stdout.isatty() and not is_board
+    renderer = Renderer(shows_text=shows_text, uses_color=uses_color, has_phases=is_board)
+    return View(LineDisplay(renderer, has_status_line=on_terminal))
 
 
 def print_reply(text: str) -> None:
-    """Writes the final reply to a stdout that is no terminal; a reader that has gone is no error."""
+    """Writes the final reply to stdout, as it is where that is no terminal; a reader that has gone is no error."""
+    if sys.stdout.isatty():
+        text = UNSAFE.sub("", text)
     _write_all([Piece("out", text if text.endswith("\n") else text + "\n")])
 
 
@@ -227,6 +260,21 @@ def _write_all(pieces: list[Piece]) -> None:
             continue
 
 
-def _excerpt(text: str) -> str:
-    line = " ".join(_UNSAFE.sub(" ", text).split())
-    return line if len(line) <= _TITLE_CHARS else line[: _TITLE_CHARS - 1] + "…"
+def _terminal_size() -> os.terminal_size:
+    try:
+        columns, lines = os.get_terminal_size(2)
+    except OSError:
+        return _SIZE_UNKNOWN
+    return os.terminal_size((columns or _SIZE_UNKNOWN.columns, lines or _SIZE_UNKNOWN.lines))
+
+
+def _is_worth_keeping(event: AnyEvent) -> bool:
+    match event:
+        case PermissionRequest() | Retry() | Error() | PhaseEnd() | RunEnd() | LoopEnd() | TeamEnd():
+            return True
+        case PermissionResponse():
+            return event.source != "avenor"
+        case TurnEnd():
+            return bool(event.error)
+        case _:
+            return False

@@ -56,14 +56,15 @@ class TurnServices(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn needs of its run.
 
     Attributes:
-        end_run: Records a cause that ends the run.
+        ending: Of the run, or of the part of it that the turn belongs to.
+        end: Records a cause that ends just that.
         progress_seconds: How long no event may come, 0 for ever.
     """
 
     log: EventLog
     broker: Broker
     ending: Ending
-    end_run: Callable[[Cause], bool]
+    end: Callable[[Cause], bool]
     progress_seconds: float
 
 
@@ -121,21 +122,21 @@ class Turn:
         # The agent hears of the cancel first: told only that its question was turned down, it would work on.
         with trio.move_on_after(_SEND_SECONDS):
             await self._session.cancel()
-        self._services.broker.cancel_all()
+        self._services.broker.cancel(self._sink)
         await trio.sleep(CANCEL_GRACE_SECONDS)
         turn_scope.cancel()
 
     async def _watch_progress(self) -> None:
         limit = self._services.progress_seconds
         while True:
-            silent_until = self._services.log.last_emit_at + limit
-            if self._services.broker.is_waiting:
+            silent_until = self._sink.last_emit_at + limit
+            if self._services.broker.is_waiting(self._sink):
                 # The answer is an event too, so the time starts again with it.
                 silent_until = trio.current_time() + limit
             if trio.current_time() >= silent_until:
                 break
             await trio.sleep_until(silent_until)
-        self._services.end_run(Cause(stop_reason="progress_timeout", reason=f"no event for {limit:g} s"))
+        self._services.end(Cause(stop_reason="progress_timeout", reason=f"no event for {limit:g} s"))
 
     def _result(self, stop: TurnStop | None, output: str, directives: list[Directive]) -> TurnResult:
         cause = self._services.ending.cause

@@ -2,13 +2,16 @@
 
 import contextlib
 import os
-import stat
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+import structlog
 
+from avenor.host.phase_files import load_phases
+from avenor.host.regular import read_regular
 from avenor.host.sentinelfile import write_sentinel
+from avenor.protocol.configs import ResolvedConfig
 from avenor.protocol.errors import AvenorError, InvalidParams
 from avenor.protocol.outcomes import Outcome
 from avenor.protocol.script import load_script
@@ -20,6 +23,8 @@ T = TypeVar("T")
 # A prompt is sent to the agent in one line; what cannot be said over our own socket is refused here as well.
 _FILE_LIMIT_BYTES: Final = 16 * 1024 * 1024
 
+_logger: Final = structlog.get_logger()
+
 
 class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A spawn that can be carried out.
@@ -27,12 +32,14 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         params: As they came.
         spec: The run, resolved.
-        prompt: Its text, read if it was in a file.
+        prompt: Its text, read if it was in a file; empty where the config has all there is.
+        config: The loop or team, None for a single run.
     """
 
     params: SpawnParams
     spec: RunSpec
     prompt: str
+    config: ResolvedConfig | None = None
 
 
 def read_request(raw: bytes, *, claim_seconds: float) -> SpawnRequest:
@@ -53,11 +60,16 @@ def read_request(raw: bytes, *, claim_seconds: float) -> SpawnRequest:
     try:
         spec = resolve_spec(spec)
         _check_dir(spec.dir)
-        prompt = spec.prompt if spec.prompt is not None else _read_prompt(spec.prompt_file or "")
+        prompt = spec.prompt or ""
+        if spec.prompt_file is not None:
+            prompt = _read_prompt(spec.prompt_file)
         _check_script(spec.script)
+        config, warnings = load_phases(spec, prompt)
     except AvenorError as error:
         raise _listed(error) from error
-    return SpawnRequest(params=params, spec=spec, prompt=prompt)
+    for found in warnings:
+        _logger.warning("spawn.config", text=found.line())
+    return SpawnRequest(params=params, spec=spec, prompt=prompt, config=config)
 
 
 def tell_refusal(raw: bytes, error: AvenorError) -> None:
@@ -119,22 +131,10 @@ def _check_script(path: str | None) -> None:
 
 
 def _read_file(field: str, path: str) -> bytes:
-    """What is in a regular file. Anything else (a FIFO, a device) could make the supervisor wait."""
     try:
-        # Opened so that a FIFO without a writer does not wait, and looked at only then: the path may change meanwhile.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise _bad(field, f"{field} {path}: it is not a regular file")
-            with open(descriptor, "rb", closefd=False) as file:
-                data = file.read(_FILE_LIMIT_BYTES + 1)
-        finally:
-            os.close(descriptor)
+        return read_regular(path, limit_bytes=_FILE_LIMIT_BYTES)
     except OSError as error:
         raise _bad(field, f"{field} {path}: {error.strerror}") from error
-    if len(data) > _FILE_LIMIT_BYTES:
-        raise _bad(field, f"{field} {path}: it has more than {_FILE_LIMIT_BYTES} bytes")
-    return data
 
 
 def _bad(field: str, message: str) -> InvalidParams:

@@ -129,9 +129,11 @@ class Spawner:
 
 async def _answer(runtime: Runtime, wait: Literal["session", "started"]) -> Spawned:
     await runtime.started.wait()
+    if runtime.record.config is not None:  # its phases have sessions of their own, as they come
+        wait = "started"
     if wait == "session":
         await runtime.has_session.wait()
-    session_id = runtime.state.session_id
+    session_id = "" if runtime.record.config is not None else runtime.state.session_id
     if runtime.failure is not None or runtime.process is None or (wait == "session" and session_id is None):
         await runtime.ended.wait()
         raise _failure(runtime)

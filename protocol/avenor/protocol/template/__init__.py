@@ -1,0 +1,1 @@
+"""Parts of the template language; `avenor.protocol.templates` is its face."""

@@ -1,0 +1,360 @@
+"""One phase of a loop or team: its prompt, its session, its turns, its markers and its retries.
+
+A phase stands when nothing more will be said in it: its own prompt and all that were queued behind it have run, and no
+attempt follows. That is decided without an await, so that a prompt of a client is either sent in it, kept for the next
+phase, or refused. Only then is its agent ended, and its end told.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+import structlog
+import trio
+from msgspec import UNSET
+
+from avenor.protocol.configs import ResolvedPhase
+from avenor.protocol.events import PhaseEnd, PhaseStart, Retry
+from avenor.protocol.markers import Directive, most_severe
+from avenor.protocol.outcomes import ExitCode
+from avenor.protocol.spec import RunSpec
+from avenor.protocol.templates import TemplateError, parse_template
+from avenor.runtimes.conversations import Conversation
+from avenor.runtimes.endings import Ending
+from avenor.runtimes.gitdelta import GitDelta, GitDeltas, GitMark, GitPast
+from avenor.runtimes.host import RunHost, Talk
+from avenor.runtimes.inboxes import Inbox
+from avenor.runtimes.phase_marks import PhaseMark, Scope
+from avenor.runtimes.prompts import Prompt
+from avenor.runtimes.retries import Failure, retry_delay, should_retry
+from avenor.runtimes.turns import TurnResult
+
+_logger: Final = structlog.get_logger()
+
+
+class PhaseResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a phase ended.
+
+    Attributes:
+        stop_reason: Of its last turn, or of what kept it from having one.
+        exit_code: What that means; 0 is clean.
+        session_id: Of its last attempt, empty if there was none.
+        final_output: Of its last turn; of a nested run, what that came to.
+        failure: Why it failed, where it did.
+        was_cut: What it is part of has ended before it.
+        abort: The marker that blocks the run.
+        exit: The marker that ends the loop which the phase belongs to.
+        skips: The names of the members that it skipped.
+        mark: The repository when it ended; None where there is none.
+    """
+
+    stop_reason: str
+    exit_code: int
+    session_id: str = ""
+    final_output: str = ""
+    failure: Failure | None = None
+    was_cut: bool = False
+    abort: Directive | None = None
+    exit: Directive | None = None
+    skips: list[str] = []
+    mark: GitMark | None = None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether what comes next may come."""
+        return self.exit_code == ExitCode.OK and self.abort is None
+
+
+class Around(msgspec.Struct, frozen=True, kw_only=True):
+    """What a phase finds around it.
+
+    Attributes:
+        scope: The loop or team that it is part of.
+        spec: The agent, the model and the limits that it gets.
+        ending: Of that loop or team.
+        iteration: From 1 in the loop list, else 0.
+        values: What its template can use, the git delta and its name left out.
+        addition: Text that follows its prompt as it is.
+        past: What the git delta tells of.
+        resume: The session that it goes on with.
+        is_alone: No other phase runs beside it.
+        skippable: The conditional members, by their names in lower case.
+        stands: Told once its result stands; returns whether another phase may follow in the whole run.
+    """
+
+    scope: Scope
+    spec: RunSpec
+    ending: Ending
+    stands: Callable[[PhaseResult], bool]
+    iteration: int = 0
+    values: Mapping[str, str | int] = {}
+    addition: str = ""
+    past: GitPast = GitPast()
+    resume: str | None = None
+    is_alone: bool = True
+    skippable: Mapping[str, str] = {}
+
+
+async def run_phase(
+    host: RunHost, git: GitDeltas, phase: ResolvedPhase, around: Around, *, inbox: Inbox | None = None
+) -> PhaseResult:
+    """Runs a phase that has a prompt, with as many attempts as the run allows.
+
+    Args:
+        host: The run.
+        git: Tells what has changed in the repository.
+        phase: What to do.
+        around: What it finds.
+        inbox: Where prompts for it wait; opened already when it starts beside others.
+    """
+    if inbox is None:
+        inbox = open_inbox(host, phase, around)
+        for prompt in host.inboxes.next.prompts.take_all():
+            inbox.add(prompt)
+    try:
+        return await _Phase(host, git, phase, around, inbox).run()
+    finally:
+        host.inboxes.close(inbox)
+
+
+def open_inbox(host: RunHost, phase: ResolvedPhase, around: Around) -> Inbox:
+    """An inbox for the phase, which gets what clients say from now on."""
+    inbox = Inbox(PhaseMark(phase, around.scope, around.iteration).put_on)
+    host.inboxes.open(inbox)
+    return inbox
+
+
+class _Phase:
+    def __init__(self, host: RunHost, git: GitDeltas, phase: ResolvedPhase, around: Around, inbox: Inbox) -> None:
+        self._host = host
+        self._git = git
+        self._phase = phase
+        self._around = around
+        self._inbox = inbox
+        self._sent: list[Prompt] = []
+        self._stands = False
+
+    async def run(self) -> PhaseResult:
+        try:
+            text = await self._render()
+        except TemplateError as error:
+            return await self._refuse(Failure(message=f"template: {error}", permanent=True))
+        attempt = 1
+        while True:
+            mark = PhaseMark(self._phase, self._around.scope, self._around.iteration, attempt)
+            result = await _Attempt(self._host, self._phase, self._around, mark, self).run(text)
+            result = await self._end(result, mark)
+            if self._stands:
+                return result
+            if not await self._wait(result, mark, attempt):
+                result = msgspec.structs.replace(result, was_cut=True)
+                self._stand(result)
+                return result
+            attempt += 1
+
+    @property
+    def inbox(self) -> Inbox:
+        """Where prompts for the phase wait."""
+        return self._inbox
+
+    def next_prompt(self) -> Prompt | None:
+        """What a client wants said now."""
+        prompt = self._inbox.prompts.take_nowait()
+        if prompt is not None:
+            self._sent.append(prompt)
+        return prompt
+
+    def judge(self, result: PhaseResult, attempt: int) -> None:
+        """An attempt has come to this: stands, if no other follows."""
+        if self._around.ending.cause is not None or not should_retry(
+            exit_code=result.exit_code,
+            failure=result.failure,
+            attempt=attempt,
+            max_retries=self._host.retry_plan.max_retries,
+        ):
+            self._stand(result)
+
+    def _stand(self, result: PhaseResult) -> None:
+        """The result stands: the phase takes no more prompts, and the run none if nothing follows."""
+        if self._stands:
+            return
+        self._stands = True
+        unread = self._host.inboxes.close(self._inbox)
+        unread += self._host.inboxes.note_end(follows=self._around.stands(result))
+        if unread and self._around.ending.cause is None:
+            self._host.report("prompts", f"{len(unread)} accepted prompts were not sent: the phase has failed before")
+
+    async def _render(self) -> str:
+        prompt = self._phase.prompt or ""
+        if not self._phase.is_literal:
+            delta = await self._delta()
+            values: dict[str, str | int] = {
+                **self._around.values,
+                "RunID": self._host.record.run_id,
+                "Phase": self._phase.name,
+                "WorkDir": self._around.spec.dir,
+                "PrevPhaseCommit": delta.prev_commit,
+                "DiffStat": delta.diff_stat,
+                "ChangedFiles": delta.changed_files,
+            }
+            prompt = parse_template(prompt, fields=values, name=self._phase.name).render(values)
+        return prompt + self._around.addition
+
+    async def _delta(self) -> GitDelta:
+        past = self._around.past
+        if past.ended is None:
+            return GitDelta()
+        with self._around.ending.interruptible():
+            delta = await self._git.since(past.began)
+            return msgspec.structs.replace(delta, prev_commit=past.ended.commit)
+        return GitDelta()
+
+    async def _refuse(self, failure: Failure) -> PhaseResult:
+        mark = PhaseMark(self._phase, self._around.scope, self._around.iteration)
+        self._host.log.emit(mark.put_on(PhaseStart()))
+        result = PhaseResult(stop_reason="template_error", exit_code=ExitCode.FAILED, failure=failure)
+        self._stand(result)
+        return await self._end(result, mark)
+
+    async def _end(self, result: PhaseResult, mark: PhaseMark) -> PhaseResult:
+        """Notes what the repository is now, and tells the end."""
+        with self._around.ending.interruptible():
+            result = msgspec.structs.replace(result, mark=await self._git.mark())
+        return await tell_end(self._host, result, mark)
+
+    async def _wait(self, result: PhaseResult, mark: PhaseMark, attempt: int) -> bool:
+        """Tells of the retry and waits for its time; False if the run ends meanwhile."""
+        if self._around.ending.cause is not None:
+            return False
+        plan = self._host.retry_plan
+        failure = result.failure or Failure(message=result.stop_reason)
+        delay = retry_delay(
+            attempt=attempt,
+            chance=random.random(),
+            retry_after_seconds=failure.retry_after_seconds,
+            remaining_seconds=plan.remaining_seconds(),
+        )
+        retry = Retry(max_retries=plan.max_retries, delay_ms=round(delay * 1000), retry_class=failure.retry_class)
+        mark.put_on(retry)
+        retry.attempt = attempt + 1
+        self._host.log.emit(retry)
+        # What was said in an attempt is lost with it; the next one is told again.
+        for prompt in reversed(self._sent):
+            self._inbox.prompts.put_first(prompt, keep_queue=True)
+        self._sent.clear()
+        with self._around.ending.interruptible():
+            await trio.sleep(delay)
+        return self._around.ending.cause is None
+
+
+class _Attempt:
+    """One attempt at a phase: a session of its own, the prompt, and what is queued behind it."""
+
+    def __init__(
+        self,
+        host: RunHost,
+        phase: ResolvedPhase,
+        around: Around,
+        mark: PhaseMark,
+        whole: _Phase,
+    ) -> None:
+        self._host = host
+        self._phase = phase
+        self._around = around
+        self._mark = mark
+        self._whole = whole
+        self._directives: list[Directive] = []
+        self._has_started = False
+
+    async def run(self, text: str) -> PhaseResult:
+        with self._around.ending.part() as ending:
+            talk = Talk(
+                spec=msgspec.structs.replace(self._around.spec, resume=self._around.resume),
+                ending=ending,
+                end=ending.decide,
+                opened=self._tell_start,
+                mark=self._mark.put_on,
+                is_alone=self._around.is_alone,
+            )
+            async with self._host.open_conversation(talk) as conversation:
+                turn = await self._talk(conversation, text)
+                result = self._result(turn, conversation.session_id)
+                self._whole.judge(result, self._mark.attempt)
+            if not self._has_started:
+                self._host.log.emit(self._mark.put_on(PhaseStart()))
+        return result
+
+    async def _talk(self, conversation: Conversation, text: str) -> TurnResult:
+        """Says the phase's own prompt and what waits behind it; returns how the last turn ended.
+
+        After the last turn nothing awaits until the result stands: no prompt is accepted into what has ended.
+        """
+        prompt = Prompt(text=text, source="run")
+        while True:
+            with self._whole.inbox.current_prompt() as interrupted:
+                turn = await conversation.turn(
+                    prompt,
+                    interrupted=interrupted,
+                    queued=lambda: self._host.inboxes.waiting,
+                    finishing=self._note_turn,
+                )
+            following = self._following(turn)
+            if following is None:
+                return turn
+            prompt = following
+
+    async def _note_turn(self, turn: TurnResult) -> None:
+        self._directives += turn.directives
+
+    def _following(self, turn: TurnResult) -> Prompt | None:
+        if not (turn.is_clean or turn.is_session_usable or turn.was_interrupted):
+            return None
+        return self._whole.next_prompt()
+
+    def _tell_start(self, session_id: str) -> None:
+        self._whole.inbox.session_id = session_id
+        if not self._has_started:
+            self._has_started = True
+            start = self._mark.put_on(PhaseStart())
+            start.session_id = session_id
+            self._host.log.emit(start)
+
+    def _result(self, turn: TurnResult, session_id: str) -> PhaseResult:
+        deciding = [each for each in self._directives if each.kind != "exit" or self._phase.kind == "loop"]
+        marker = most_severe(deciding)
+        skips = [each.label.casefold() for each in self._directives if each.kind == "skip" and each.label]
+        return PhaseResult(
+            stop_reason=turn.stop_reason,
+            exit_code=turn.exit_code,
+            session_id=session_id,
+            final_output=turn.final_output,
+            failure=turn.failure,
+            was_cut=self._around.ending.cause is not None,
+            abort=marker if marker is not None and marker.kind == "abort" else None,
+            exit=marker if marker is not None and marker.kind == "exit" else None,
+            skips=[name for key, name in self._around.skippable.items() if key in skips],
+        )
+
+
+async def tell_end(host: RunHost, result: PhaseResult, mark: PhaseMark) -> PhaseResult:
+    """Tells the end of a phase, and returns its result when that is on the disk."""
+    end = PhaseEnd(
+        stop_reason=result.stop_reason,
+        exit_code=result.exit_code,
+        commit=result.mark.commit if result.mark is not None and result.mark.commit else UNSET,
+        skips=result.skips or UNSET,
+        exit_marker=True if result.exit is not None else UNSET,
+        exit_marker_label=_label(result.exit),
+        abort_marker=True if result.abort is not None else UNSET,
+        abort_marker_label=_label(result.abort),
+    )
+    mark.put_on(end)
+    end.session_id = result.session_id or UNSET
+    host.log.emit(end)
+    await host.log.synced()
+    return result
+
+
+def _label(directive: Directive | None) -> str | msgspec.UnsetType:
+    return UNSET if directive is None or directive.label is None else directive.label
