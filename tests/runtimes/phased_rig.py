@@ -29,7 +29,8 @@ class FakeGit:
         self.count = 0
         self.since_marks: list[str | None] = []
 
-    def __call__(self, _directory: str, _environ: Mapping[str, str]) -> Self:
+    def __call__(self, _directory: str, _environ: Mapping[str, str], *, scratch: str) -> Self:
+        assert scratch
         return self
 
     def __enter__(self) -> Self:

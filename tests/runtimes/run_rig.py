@@ -68,6 +68,7 @@ class RunRig:
                 open_params=lambda spec, owns_process: OpenParams(
                     cwd=str(directory), env={}, tag=("T", "1"), model=spec.model, owns_process=owns_process
                 ),
+                scratch=str(directory),
                 sweep=self._sweep,
                 sentinel_path=str(self.sentinel_path),
                 kill_all=self._kill_all,

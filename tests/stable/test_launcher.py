@@ -81,6 +81,15 @@ async def test_a_fork_that_its_zygote_did_not_tell_of_is_known_by_its_command_li
         assert not zygote.is_fork(process.pid)
 
 
+async def test_what_a_killed_zygote_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    """Its passing files are in the state directory, where they are found."""
+    left = tmp_path / "rehearsal-x"
+    (left / "0").mkdir(parents=True)
+    async with launching(tmp_path, ()) as (_launcher, zygote):
+        await eventually(lambda: zygote.pid is not None)
+        assert not left.exists()
+
+
 async def _launch_in_vain(launcher: LocalLauncher, path: Path) -> None:
     with pytest.raises(SpawnError):
         await launcher.launch(path)

@@ -47,6 +47,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
         find_backend: Gives the adapter that a spec names; raises `InvalidParams` if there is none.
         open_params: Makes the parameters of a session as a spec describes it, but for what to resume; the second
             argument is `OpenParams.owns_process`.
+        scratch: An existing directory for files that go with the run.
         sweep: Ends everything below this process, when no session is open.
         sentinel_path: Where the sentinel goes; None for a run that was not asked for one.
         kill_all: Sends SIGKILL to everything below this process, at once.
@@ -54,6 +55,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
     find_backend: Callable[[RunSpec], Backend]
     open_params: Callable[[RunSpec, bool], OpenParams]
+    scratch: str
     sweep: Callable[[Graces], Awaitable[StopResult]]
     sentinel_path: str | None
     kill_all: Callable[[], None]
@@ -129,6 +131,11 @@ class RunHost:
     def is_parked(self) -> bool:
         """Whether the run waits for a prompt, its last turn's sentinel written."""
         return self._parked is not None
+
+    @property
+    def scratch(self) -> str:
+        """An existing directory for files that go with the run."""
+        return self._around.scratch
 
     @property
     def retry_plan(self) -> RetryPlan:

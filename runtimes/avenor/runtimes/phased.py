@@ -17,7 +17,7 @@ from avenor.runtimes.teams import run_team
 async def run_phased(record: Record, host: RunHost) -> Outcome:
     """Runs the record's loop or team; returns what the run came to."""
     assert record.config is not None
-    with GitDeltas(record.spec.dir, os.environ) as git:
+    with GitDeltas(record.spec.dir, os.environ, scratch=host.scratch) as git:
         began = None
         with host.ending.interruptible():
             began = await git.mark()

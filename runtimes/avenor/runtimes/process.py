@@ -234,6 +234,7 @@ def _surroundings(record: Record, place: Place) -> Surroundings:
     return Surroundings(
         find_backend=lambda spec: get_backend(spec.backend),
         open_params=open_params,
+        scratch=str(place.rundir.path),
         sweep=partial(_sweep, tag),
         sentinel_path=place.sentinel_path,
         kill_all=_kill_all,

@@ -21,13 +21,16 @@ from avenor.runtimes.process import Listening, Place, run_process
 _TIMES: Final = 8
 
 
-def rehearse() -> None:
+def rehearse(parent: str | None = None) -> None:
     """Begin a run, and drop it when its socket answers: no agent, no thread, nothing left on the disk.
+
+    Args:
+        parent: Where its directory is made; None for the system's place for such.
 
     Raises:
         OSError: There is no room for its files.
     """
-    with tempfile.TemporaryDirectory(prefix="avenor-") as directory:
+    with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=parent) as directory:
         for turn in range(_TIMES):
             path = os.path.join(directory, str(turn))
             os.mkdir(path)

@@ -1,4 +1,4 @@
-"""The warm process that runtimes are forked from: `python -m avenor.runtimes.zygote FD`.
+"""The warm process that runtimes are forked from: `python -m avenor.runtimes.zygote FD DIRECTORY`.
 
 It has imported everything that a runtime needs, has one thread and one socket, and forks on request, which takes a
 millisecond where a fresh interpreter takes a hundred and fifty. What it was started by can die at any time: it then
@@ -113,7 +113,7 @@ class Zygote:
         self._control.sendall(msgspec.json.encode(report) + b"\n")
 
 
-def preload() -> None:
+def preload(directory: str) -> None:
     """Import all that a runtime may import, and do once what is slow the first time, so that no fork has to.
 
     msgspec looks into a struct when it first makes a decoder for it; trio makes parts of itself in its first run.
@@ -128,7 +128,7 @@ def preload() -> None:
         get_backend(name)
     configure_logs(level="info", is_terminal=False)
     try:
-        rehearse()
+        rehearse(directory)
     except OSError:  # it only makes forks faster
         trio.run(trio.lowlevel.checkpoint)
 
@@ -140,14 +140,14 @@ def _prepare_structs(module: ModuleType) -> None:
                 msgspec.json.Decoder(each)
 
 
-def main(control_fd: int) -> None:
-    """Serve the socket that is open as `control_fd`."""
+def main(control_fd: int, directory: str) -> None:
+    """Serve the socket that is open as `control_fd`; files that are needed for a moment go into the directory."""
     control = socket.socket(fileno=control_fd)
     gc.disable()
     os.setsid()
     os.chdir("/")
     reset_signals()
-    preload()
+    preload(directory)
     if _is_abandoned(control):  # the rest takes another while, which whoever asked did not wait for
         return
     gc.collect()
@@ -173,4 +173,4 @@ def _wake_up(_number: int, _frame: object) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

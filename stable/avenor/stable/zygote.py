@@ -4,6 +4,7 @@ The zygote is a convenience, never a need: while there is none, runtimes are sta
 """
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -44,8 +45,8 @@ class ZygoteKeeper:
     """Keeps one zygote alive while `run` runs.
 
     Args:
-        log_path: Takes the zygote's standard error.
-        program: The command line, to which the number of its socket is added.
+        log_path: Takes the zygote's standard error. In the same folder are its passing files.
+        program: The command line, to which the number of its socket and that folder are added.
 
     Attributes:
         pid: Of the living zygote; None while there is none.
@@ -116,17 +117,23 @@ class ZygoteKeeper:
         return None if process is None else self._exit_statuses.get(process.pid)
 
     def _start(self) -> tuple[int, socket.socket]:
+        self._clear_rehearsals()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs, open(self._log_path, "ab") as log:
             os.set_inheritable(theirs.fileno(), True)
             try:
-                pid = _spawn([*self._program, str(theirs.fileno())], log.fileno())
+                pid = _spawn([*self._program, str(theirs.fileno()), str(self._log_path.parent)], log.fileno())
             except OSError:
                 ours.close()
                 raise
         _logger.debug("zygote.started", pid=pid)
         return pid, ours
+
+    def _clear_rehearsals(self) -> None:
+        """Removes what a zygote that was killed has left; one that still rehearses has nobody to fork for."""
+        for left in self._log_path.parent.glob("rehearsal-*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     async def _follow(self, pid: int, control: socket.socket) -> None:
         self._control, self.pid = control, pid
