@@ -23,11 +23,14 @@ class FakeGit:
 
     Attributes:
         since_marks: What each delta was asked from, in order.
+        may_mark: Every mark waits for this; set unless a test replaces it.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.since_marks: list[str | None] = []
+        self.may_mark = trio.Event()
+        self.may_mark.set()
 
     def __call__(self, _directory: str, _environ: Mapping[str, str], *, scratch: str) -> Self:
         assert scratch
@@ -40,6 +43,7 @@ class FakeGit:
         pass
 
     async def mark(self) -> GitMark | None:
+        await self.may_mark.wait()
         self.count += 1
         return GitMark(commit=f"c{self.count}", tree=f"t{self.count}")
 

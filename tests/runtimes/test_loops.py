@@ -475,6 +475,26 @@ async def test_a_cause_ends_the_loop_at_any_moment(
     assert rig.names[-2:] == ["avenor.loop.end", "run.end"]
 
 
+@pytest.mark.parametrize("names", [("a",), ("a", "b")])
+async def test_a_cancel_between_phases_starts_no_other_and_is_told_the_same_everywhere(
+    tmp_path: Path, autojump_clock: MockClock, git: FakeGit, names: tuple[str, ...]
+) -> None:
+    """Also after the last of them: the loop has not ended before its end is told."""
+
+    async def act(session: FakeSession) -> TurnStop:
+        git.may_mark = trio.Event()
+        return await says("ok")(session)
+
+    rig = rig_for(tmp_path, loop(*names, max_iterations=1), Acts(a=act))
+    async with trio.open_nursery() as nursery:
+        await rig.start(nursery)
+        rig.host.end(Cause(stop_reason="cancelled", reason="test"))
+    assert course(rig) == ["+a#1", "-a#1 end_turn 0"]
+    assert end_of(rig).exit_reason == "cancelled"
+    assert rig.outcome is not None
+    assert (rig.outcome.status, rig.outcome.session_id) == (Status.KILLED, "s1")
+
+
 async def test_the_progress_timeout_of_a_phase_is_the_phases_failure(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A phase's own 124 is FAILED: TIMEOUT is for the run's."""
     rig = rig_for(tmp_path, loop("a"), Acts(a=hangs), progress_timeout=10.0)

@@ -8,7 +8,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 RUN = Command(
     "run",
-    "run one agent to the end",
+    "run one agent, a loop or a team to the end",
     flags=(
         *SPEC_FLAGS,
         Flag(
@@ -26,8 +26,9 @@ RUN = Command(
     examples=(
         'avenor run --prompt "List the files in this directory and exit." --sentinel-file run.done',
         'avenor --backend scripted --prompt "say hello"',
+        "avenor run --team-file team.json --auto-approve --sentinel-file run.done",
     ),
-    prints="on a terminal the turn, live; else only the agent's final reply, and everything else on stderr",
+    prints="on a terminal the turn, live, or a board of the phases; else only the agent's final reply, and everything else on stderr",
     exits=(
         (0, "the agent finished its turn"),
         (1, "it failed, or usage"),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from avenor.protocol.configs import ResolvedConfig, ResolvedPhase
 from avenor.protocol.events import PhaseStart
-from avenor.protocol.outcomes import ExitCode
+from avenor.protocol.outcomes import ExitCode, exit_code_for
 from avenor.protocol.spec import RunSpec
 from avenor.runtimes.endings import Ending
 from avenor.runtimes.gitdelta import GitDeltas, GitMark, GitPast
@@ -123,7 +123,7 @@ class Course:
         additions: Mapping[str, str] | None = None,
         skippable: Mapping[str, str] | None = None,
     ) -> PhaseResult | None:
-        """Runs phases one after the other; returns the one after which the next must not come, None if all may.
+        """Runs phases one after the other; returns the one after which nothing must come, None if something may.
 
         Args:
             phases: In their order.
@@ -135,6 +135,8 @@ class Course:
         """
         resume: str | None = None
         for index, phase in enumerate(phases):
+            if (cut := self._cut_short()) is not None:
+                return cut
 
             def stands(result: PhaseResult, is_last: bool = index + 1 == len(phases)) -> bool:
                 self.skips.update(result.skips)
@@ -157,7 +159,7 @@ class Course:
             resume = None if phase.nested is not None else result.session_id or None
             if not result.is_clean or result.exit is not None:
                 return result
-        return None
+        return self._cut_short()
 
     def around(
         self,
@@ -199,6 +201,18 @@ class Course:
             return "timeout" if cause.stop_reason == "timeout" else "cancelled"
         return otherwise if stopped.abort is None else "abort"
 
+    def _cut_short(self) -> PhaseResult | None:
+        """What stands for the phase that cannot begin any more, if the course is to end."""
+        cause = self._place.ending.cause
+        if cause is None:
+            return None
+        return PhaseResult(
+            stop_reason=cause.stop_reason,
+            exit_code=exit_code_for(cause.stop_reason),
+            session_id="" if self.last is None else self.last.session_id,
+            was_cut=True,
+        )
+
     async def _run_nested(self, phase: ResolvedPhase, config: ResolvedConfig, around: Around) -> PhaseResult:
         mark = PhaseMark(phase, around.scope, around.iteration)
         self._stage.host.log.emit(mark.put_on(PhaseStart()))
@@ -232,15 +246,16 @@ def _standing(*, is_clean: bool) -> PhaseResult:
 def _phase_result(came: CourseResult) -> PhaseResult:
     """What a nested loop or team means for the phase that it is."""
     last = came.last
-    if came.is_clean or last is None:
+    if came.is_clean:
         stop_reason = "max_iterations" if came.exit_reason == "max_iterations" else "end_turn"
         return PhaseResult(
             stop_reason=stop_reason,
-            exit_code=ExitCode.OK if came.is_clean else ExitCode.FAILED,
+            exit_code=ExitCode.OK,
             session_id="" if last is None else last.session_id,
             final_output=came.final_output,
             mark=came.mark,
         )
+    assert last is not None  # nothing but a phase, or what stands for one, ends a course otherwise
     is_blocked = came.exit_reason == "abort"
     return PhaseResult(
         stop_reason="blocked" if is_blocked else last.stop_reason,
