@@ -28,7 +28,10 @@ RUN = Command(
         'avenor --backend scripted --prompt "say hello"',
         "avenor run --team-file team.json --auto-approve --sentinel-file run.done",
     ),
-    prints="on a terminal the turn, live, or a board of the phases; else only the agent's final reply, and everything else on stderr",
+    prints=(
+        "on a terminal the turn, live, or a board of the phases; else only the agent's final reply, and everything else "
+        "on stderr"
+    ),
     exits=(
         (0, "the agent finished its turn"),
         (1, "it failed, or usage"),
