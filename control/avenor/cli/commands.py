@@ -29,8 +29,8 @@ RUN = Command(
         "avenor run --team-file team.json --auto-approve --sentinel-file run.done",
     ),
     prints=(
-        "on a terminal the turn, live, or a board of the phases; else only the agent's final reply, and everything else "
-        "on stderr"
+        "on a terminal the turn, live, or a board of the phases; else only the agent's final reply, and everything "
+        "else on stderr"
     ),
     exits=(
         (0, "the agent finished its turn"),
