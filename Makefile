@@ -63,11 +63,12 @@ type: $(VENV)/.dev
 cover: $(VENV)/.dev  ## Tests with branch coverage, and its limits
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(PARALLEL)
+	@# A process that a test has killed may leave half a file, which is told and left out.
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include='protocol/*' --fail-under=100
 	$(BIN)/coverage report --omit='protocol/*' --fail-under=95
 
-check: lint type test  ## What must be green before a commit
+check: lint type cover  ## What must be green before a commit
 
 bench: $(VENV)/.dev  ## Speed and memory, side by side with other supervisors
 	$(PIP) install --group bench

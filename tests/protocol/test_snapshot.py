@@ -149,6 +149,38 @@ def test_agent_status_and_phases_are_shown() -> None:
     assert [(p.name, p.state, p.iteration) for p in state.phases] == [("plan", "done", 0), ("build", "running", 1)]
 
 
+def test_an_event_that_the_state_knows_nothing_of_is_counted() -> None:
+    """As decoded events are that only tell of the time."""
+    reducer = Fold(Snapshot())
+
+    reducer.apply(ev.AgentNoise(text="x", seq=7, ts=9))
+
+    assert (reducer.state.latest_seq, reducer.state.updated_at) == (7, 9)
+
+
+def test_turns_of_parallel_sessions_are_told_apart() -> None:
+    """While one goes on, the run is in a turn, and only the questions of the other are over."""
+    state = fold(
+        ev.RunStart(kind="team", backend="scripted", dir="/d", version="0"),
+        ev.TeamStart(pre_phase_count=0, team_member_count=2, post_phase_count=0),
+        ev.TurnStart(text="a", source="run", phase="a", session_id="s1"),
+        ev.TurnStart(text="b", source="run", phase="b", session_id="s1"),
+        ev.TurnEnd(stop_reason="end_turn", phase="a", session_id="s1", final_output="A"),
+    )
+
+    assert (state.kind, state.status, state.turn_state) == ("team", "running", "running")
+
+
+def test_the_end_of_a_team_tells_what_it_has_to_say() -> None:
+    """Which none of its turns does."""
+    state = fold(
+        ev.TurnEnd(stop_reason="end_turn", final_output="A"),
+        ev.TeamEnd(exit_reason="end_turn", members_completed=1, members_aborted=0, final_output="## a\nA\n"),
+    )
+
+    assert state.final_output == "## a\nA\n"
+
+
 def test_long_output_is_cut_and_said_to_be() -> None:
     """A snapshot stays small."""
     state = fold(*START, ev.TurnEnd(stop_reason="end_turn", final_output="x" * (OUTPUT_LIMIT_CHARS + 1)))

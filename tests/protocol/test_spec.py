@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from avenor.protocol.errors import InvalidParams
-from avenor.protocol.spec import Record, RunSpec, SpawnParams, permission_base, resolve_spec
+from avenor.protocol.spec import Record, RunSpec, SpawnParams, has_phases, permission_base, phase_spec, resolve_spec
 
 
 def test_paths_resolve_against_dir_and_durations_become_seconds() -> None:
@@ -77,6 +77,12 @@ def test_agents_known_to_go_silent_have_a_progress_timeout(backend: str, asked: 
         ({"prompt": "go", "permission_handler": "http:x"}, "permission_handler"),
         ({"prompt": "go", "permission_handler": "file:"}, "permission_handler"),
         ({"prompt": "go", "dir": "relative"}, "dir"),
+        ({"loop_file": "l.json", "team_file": "t.json"}, "team_file"),
+        ({"loop_file": "l.json", "resume": "ses_1"}, "resume"),
+        ({"team_file": "t.json", "resume": "ses_1"}, "resume"),
+        ({"team_file": ""}, "team_file"),
+        ({"team_file": "t.json", "backend": "acp"}, "agent_command"),
+        ({"prompt": "go", "fail_on_max_iterations": True}, "fail_on_max_iterations"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_the_name_of_its_field(given: dict[str, Any], field: str) -> None:
@@ -87,6 +93,28 @@ def test_what_cannot_be_used_is_refused_with_the_name_of_its_field(given: dict[s
         resolve_spec(RunSpec(**fields))
 
     assert field == caught.value.data["field"]
+
+
+def test_a_loop_or_team_needs_no_prompt_and_its_members_may_use_what_the_run_does_not() -> None:
+    """The program of backend acp, say: which members use it is known only when the config has been read."""
+    spec = resolve_spec(RunSpec(team_file="t.json", dir="/d", agent_command="x", script="s.json"))
+
+    assert (spec.team_file, spec.script, has_phases(spec)) == ("/d/t.json", "/d/s.json", True)
+    assert not has_phases(resolve_spec(RunSpec(prompt="go", dir="/d")))
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "seconds"),
+    [(None, None, 900.0), (None, "scripted", 0.0), ("5m", "scripted", 300.0), ("5m", None, 300.0)],
+)
+def test_a_member_keeps_what_it_does_not_override(asked: str | None, backend: str | None, seconds: float) -> None:
+    """With another backend it gets that one's progress timeout, unless the run asked for one."""
+    spec = resolve_spec(RunSpec(team_file="t.json", dir="/d", model="m", progress_timeout=asked))
+
+    changed = phase_spec(spec, "planner", None, backend)
+
+    assert (changed.agent, changed.model, changed.backend) == ("planner", "m", backend or "opencode-acp")
+    assert changed.progress_timeout == seconds
 
 
 def test_spawn_params_are_strict_about_names() -> None:
