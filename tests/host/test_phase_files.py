@@ -16,7 +16,8 @@ def spec_for(folder: Path, config: dict[str, Any], **changes: Any) -> RunSpec:
     """A run of this team."""
     path = folder / "team.json"
     path.write_text(json.dumps(config))
-    return RunSpec(team_file=str(path), dir=str(folder), **{"backend": "scripted", **changes})
+    chosen: dict[str, Any] = {"backend": "scripted", **changes}
+    return RunSpec(team_file=str(path), dir=str(folder), **chosen)
 
 
 def test_a_single_run_has_none(tmp_path: Path) -> None:
