@@ -4,12 +4,29 @@ import os
 import threading
 from pathlib import Path
 
-from avenor.runtimes.rehearsal import rehearse
+import psutil
+import trio
+
+from avenor.host.logfile import last_line
+from avenor.protocol.events import RunEnd, decode_event
+from avenor.runtimes.rehearsal import live_runs, rehearse
 
 
-def test_a_rehearsal_leaves_no_file_descriptor_thread_or_file_behind(tmp_path: Path) -> None:
+def test_a_rehearsal_leaves_no_descriptor_thread_process_or_file_behind(tmp_path: Path) -> None:
     """Every fork would have them."""
-    before = sorted(os.listdir("/dev/fd")), threading.enumerate()
+    before = sorted(os.listdir("/dev/fd")), threading.enumerate(), psutil.Process().children()
     rehearse(str(tmp_path))
-    assert (sorted(os.listdir("/dev/fd")), threading.enumerate()) == before
+    assert (sorted(os.listdir("/dev/fd")), threading.enumerate(), psutil.Process().children()) == before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_runs_of_a_rehearsal_are_lived_to_their_end(tmp_path: Path) -> None:
+    """With a turn, as those of users are; what fails at once would teach the interpreter nothing."""
+    trio.run(live_runs, tmp_path)
+    logs = sorted(tmp_path.glob("*/events.ndjson"))
+    assert logs
+    for log in logs:
+        end = decode_event(last_line(log) or b"")
+        assert isinstance(end, RunEnd)
+        assert end.status == "DONE"
+        assert b'"turn.end"' in log.read_bytes()

@@ -1,4 +1,4 @@
-"""Beginning a run that nobody asked for, so that what is slow the first time is not slow in every fork.
+"""Living runs that nobody asked for, so that what is slow the first time is not slow in every fork.
 
 A function's first calls rewrite its code, and first lookups fill the interpreter's caches: memory that each fork would
 have to copy and fill for itself.
@@ -7,45 +7,87 @@ have to copy and fill for itself.
 import contextlib
 import os
 import tempfile
-from typing import Final
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, Final
 
 import trio
 
 from avenor.host.identity import process_id
 from avenor.host.rundir import RunDir
+from avenor.host.unixsock import dial
 from avenor.protocol.errors import AvenorError
 from avenor.protocol.spec import Record, RunSpec, resolve_spec
 from avenor.runtimes.process import Listening, Place, run_process
 
 # Code is rewritten for good when it has run eight times.
 _TIMES: Final = 8
+# On a machine where they take longer, forks that are not quite as fast are sooner there.
+_LIMIT_SECONDS: Final = 2.0
+_READ_BYTES: Final = 65536
+
+# An agent that says something in each turn and ends with its input. Our peer numbers its requests from 1.
+_AGENT: Final = r"""
+n=0
+while IFS= read -r line; do
+    case $line in
+        *'"method":"initialize"'*) result='{"protocolVersion":1,"agentCapabilities":{}}' ;;
+        *'"method":"session/new"'*) result='{"sessionId":"-"}' ;;
+        *'"method":"session/prompt"'*)
+            printf '%s%s\n' '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"-","update":' \
+                '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"-"}}}}'
+            result='{"stopReason":"end_turn"}' ;;
+        *) continue ;;
+    esac
+    n=$((n + 1))
+    printf '{"jsonrpc":"2.0","id":%d,"result":%s}\n' "$n" "$result"
+done
+"""
+# What a supervisor says first to a runtime, and what it asks often.
+_SAID: Final = (
+    b'{"jsonrpc":"2.0","id":1,"method":"router.hello","params":{}}\n'
+    b'{"jsonrpc":"2.0","id":2,"method":"subscribe","params":{"after_seq":0,"replay":true,"on_lag":"disk"}}\n'
+    b'{"jsonrpc":"2.0","id":3,"method":"ping","params":{}}\n'
+)
 
 
 def rehearse(parent: str | None = None) -> None:
-    """Begin a run, and drop it when its socket answers: no agent, no thread, nothing left on the disk.
+    """Live some runs to their end: no thread, no process, nothing left on the disk.
 
     Args:
-        parent: Where its directory is made; None for the system's place for such.
+        parent: Where their directory is made; None for the system's place for such.
 
     Raises:
-        OSError: There is no room for its files.
+        OSError: There is no room for their files.
     """
-    with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=parent) as directory:
-        for turn in range(_TIMES):
-            path = os.path.join(directory, str(turn))
-            os.mkdir(path)
-            trio.run(_begin, RunDir(path))
+    with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=parent) as directory, _without_threads():
+        trio.run(live_runs, Path(directory))
 
 
-async def _begin(rundir: RunDir) -> None:
-    with trio.CancelScope() as scope:
+async def live_runs(directory: Path) -> None:
+    """Live runs in folders of this directory, whatever the time allows.
+
+    Raises:
+        OSError: There is no room for their files.
+    """
+    (directory / "agent").write_text(_AGENT)
+    with trio.move_on_after(_LIMIT_SECONDS):
+        for number in range(_TIMES):
+            path = directory / str(number)
+            path.mkdir()
+            (path / "agent").symlink_to(directory / "agent")
+            await _live(RunDir(path))
+
+
+async def _live(rundir: RunDir) -> None:
+    identity = process_id(os.getpid())
+    assert identity is not None  # we run, so we can be found
+    spec = resolve_spec(RunSpec(backend="acp", agent_command="/bin/sh agent", prompt="-", dir=str(rundir.path)))
+    async with trio.open_nursery() as nursery:
 
         def told(_error: AvenorError | None) -> None:
-            scope.cancel()
+            nursery.start_soon(_ask, rundir)
 
-        identity = process_id(os.getpid())
-        assert identity is not None  # we run, so we can be found
-        spec = resolve_spec(RunSpec(backend="acp", agent_command="true", prompt="-", dir=str(rundir.path)))
         place = Place(
             rundir=rundir,
             identity=identity,
@@ -53,5 +95,34 @@ async def _begin(rundir: RunDir) -> None:
             sockets=[Listening(path=str(rundir.socket_path), is_private=True)],
             told=told,
         )
-        with contextlib.suppress(AvenorError):
-            await run_process(Record(runtime_id="-", run_id="-", spec=spec, prompt="-"), place)
+        # It parks, as runs under a supervisor do, and ends when nobody has sent a prompt for the shortest time.
+        record = Record(runtime_id="-", run_id="-", spec=spec, prompt="-", parks=True, parked_timeout=1e-6)
+        await run_process(record, place)
+
+
+async def _ask(rundir: RunDir) -> None:
+    """Connects as a supervisor does, and reads until the runtime ends."""
+    with dial(rundir.socket_path) as connected:
+        connected.setblocking(False)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
+        with contextlib.suppress(trio.BrokenResourceError):
+            await stream.send_all(_SAID)
+            while await stream.receive_some(_READ_BYTES):
+                pass
+
+
+@contextlib.contextmanager
+def _without_threads() -> Generator[None, None, None]:
+    """What goes to a worker thread is done at once: a process that has threads must not be forked."""
+
+    async def run_inline(function: Callable[..., Any], *arguments: Any, **_options: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
+    threads: Any = trio.to_thread
+    original = threads.run_sync
+    threads.run_sync = run_inline
+    try:
+        yield
+    finally:
+        threads.run_sync = original

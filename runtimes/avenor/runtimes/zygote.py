@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import msgspec
+import structlog
 import trio
 
 import avenor.runtimes
@@ -42,6 +43,7 @@ class _Request(msgspec.Struct):
     path: str
 
 
+_logger: Final = structlog.get_logger()
 _decode_request: Final = msgspec.json.Decoder(_Request).decode
 
 
@@ -129,7 +131,8 @@ def preload(directory: str) -> None:
     configure_logs(level="info", is_terminal=False)
     try:
         rehearse(directory)
-    except OSError:  # it only makes forks faster
+    except Exception:  # supervision boundary: it only makes forks faster
+        _logger.exception("zygote.not_rehearsed")
         trio.run(trio.lowlevel.checkpoint)
 
 
