@@ -28,6 +28,7 @@ from avenor.runtimes.backends.base import BackendRefused, TurnStop
 from avenor.runtimes.endings import Cause
 from tests.runtimes.fake_backend import FakeSession
 from tests.runtimes.phased_rig import (
+    Act,
     Acts,
     FakeGit,
     course,
@@ -475,17 +476,46 @@ async def test_a_cause_ends_the_loop_at_any_moment(
     assert rig.names[-2:] == ["avenor.loop.end", "run.end"]
 
 
-@pytest.mark.parametrize("names", [("a",), ("a", "b")])
-async def test_a_cancel_between_phases_starts_no_other_and_is_told_the_same_everywhere(
-    tmp_path: Path, autojump_clock: MockClock, git: FakeGit, names: tuple[str, ...]
-) -> None:
-    """Also after the last of them: the loop has not ended before its end is told."""
+def stops_marks(git: FakeGit, act: Act) -> Act:
+    """Does something, after which nothing goes on until the run is cancelled."""
 
-    async def act(session: FakeSession) -> TurnStop:
+    async def stopping(session: FakeSession) -> TurnStop:
         git.may_mark = trio.Event()
-        return await says("ok")(session)
+        return await act(session)
 
-    rig = rig_for(tmp_path, loop(*names, max_iterations=1), Acts(a=act))
+    return stopping
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "reason"),
+    [
+        (says("ok"), Status.DONE, "max_iterations"),
+        (says("[loop: exit]\n"), Status.DONE, "marker"),
+        (says("[loop: abort]\n"), Status.BLOCKED, "abort"),
+        (crashes(), Status.FAILED, "phase_failure"),
+    ],
+)
+async def test_a_cancel_after_the_last_phase_stands_comes_too_late(
+    tmp_path: Path, autojump_clock: MockClock, git: FakeGit, act: Act, status: Status, reason: str
+) -> None:
+    """The first cause wins: what the run comes to is certain, though it has still to end."""
+    rig = rig_for(tmp_path, loop("a", max_iterations=1), Acts(a=stops_marks(git, act)))
+    async with trio.open_nursery() as nursery:
+        await rig.start(nursery)
+        assert not rig.host.end(Cause(stop_reason="cancelled", reason="test"))
+        git.may_mark.set()
+    assert rig.outcome is not None
+    assert rig.outcome.status is status
+    assert rig.sentinel is not None
+    assert rig.sentinel.status is status
+    assert end_of(rig).exit_reason == reason
+
+
+async def test_a_cancel_between_phases_starts_no_other_and_is_told_the_same_everywhere(
+    tmp_path: Path, autojump_clock: MockClock, git: FakeGit
+) -> None:
+    """In the events as in the outcome."""
+    rig = rig_for(tmp_path, loop("a", "b", max_iterations=1), Acts(a=stops_marks(git, says("ok"))))
     async with trio.open_nursery() as nursery:
         await rig.start(nursery)
         rig.host.end(Cause(stop_reason="cancelled", reason="test"))

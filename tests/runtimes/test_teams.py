@@ -359,6 +359,57 @@ async def test_an_abort_in_pre_or_post_blocks_too(tmp_path: Path, autojump_clock
     assert end_of(rig).exit_reason == "abort"
 
 
+async def test_a_cancel_after_an_abort_does_not_change_why_the_run_ended(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The first cause wins, however long the other members take to end, and however deep the abort was."""
+    inner = team(phase("x", "team"), phase("y", "team"))
+
+    async def is_slow_to_cancel(session: FakeSession) -> TurnStop:
+        await session.cancelled.wait()
+        await trio.sleep(1)
+        return TurnStop(stop_reason="cancelled")
+
+    for config in (team("x", "y"), team(phase("n", "team", nested=inner))):
+        rig = rig_for(tmp_path, config, Acts(x=later(says("[loop: abort | stuck]\n")), y=is_slow_to_cancel))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rig.run)
+            await trio.sleep(1.5)
+            assert not rig.host.end(CANCEL)
+        assert rig.outcome is not None
+        assert (rig.outcome.status, rig.outcome.reason) == (Status.BLOCKED, "stuck")
+        assert counts(rig)["cancelled" if config.team[0].nested is None else "aborted"] == 1
+
+
+async def test_a_member_that_fails_while_an_abort_elsewhere_ends_its_team_changes_nothing(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """What clients had said in it cannot be said again, for no prompt is taken any more; the abort stands."""
+
+    async def is_slow_to_cancel(session: FakeSession) -> TurnStop:
+        await session.cancelled.wait()
+        await trio.sleep(2)
+        return TurnStop(stop_reason="cancelled")
+
+    async def fails_in_b(session: FakeSession) -> TurnStop:
+        return await (later(crashes(), 1.2) if session.prompts[0] == "do b" else says("ok"))(session)
+
+    inner = team(phase("x", "team"), phase("y", "team"))
+    acts = Acts(
+        x=later(says("[loop: abort | stuck]\n")),
+        y=is_slow_to_cancel,
+        b=later(says("ok"), 0.8),
+        extra=fails_in_b,
+    )
+    rig = rig_for(tmp_path, team(phase("n", "team", nested=inner), "b"), acts, max_retries=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.run)
+        await trio.sleep(0.5)
+        rig.host.accept_prompt("do extra", "control")
+    assert rig.outcome is not None
+    assert (rig.outcome.status, rig.outcome.reason) == (Status.BLOCKED, "stuck")
+
+
 async def test_an_abort_after_the_cancel_does_not_change_why_the_run_ended(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

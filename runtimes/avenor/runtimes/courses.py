@@ -233,7 +233,7 @@ class Course:
         came = await self._stage.nest(self._stage, config, place)
         result = _phase_result(came)
         if not stands:  # no phase of it ran, so none has said that it was the last
-            self._stage.host.inboxes.note_end(follows=around.stands(result))
+            around.stands(result)
         return await tell_end(self._stage.host, result, mark)
 
 

@@ -201,15 +201,18 @@ class RunHost:
         if not self.is_parked:  # a prompt came meanwhile, and took away what was not there yet
             self._clear_sentinel()
 
+    def conclude(self) -> None:
+        """What the work comes to is certain, though it has still to end: no later cause counts, no prompt comes in."""
+        if self.ending.settle() and (unread := self.inboxes.close_all()):
+            self.report("prompts", f"{len(unread)} accepted prompts were not sent: the run has failed before them")
+
     def settle(self, outcome: Outcome) -> Outcome:
         """The work has come to this by itself; returns the outcome that counts, which an earlier cause may have set."""
+        self.conclude()
         cause = self.ending.cause
-        if self.ending.settle():
-            self._outcome = outcome
-            if unread := self.inboxes.close_all():
-                self.report("prompts", f"{len(unread)} accepted prompts were not sent: the run has failed before them")
+        if cause is None:
+            self._outcome = self._outcome or outcome
         elif self._outcome is None:
-            assert cause is not None
             self._outcome = Outcome.of(
                 cause.stop_reason,
                 run_id=self.record.run_id,

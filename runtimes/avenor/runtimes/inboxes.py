@@ -75,6 +75,11 @@ class Inboxes:
         self._open: list[Inbox] = []
 
     @property
+    def has_open(self) -> bool:
+        """Whether a conversation has an inbox now."""
+        return bool(self._open)
+
+    @property
     def waiting(self) -> int:
         """How many prompts wait."""
         return len(self.next.prompts) + sum(len(inbox.prompts) for inbox in self._open)
@@ -88,14 +93,6 @@ class Inboxes:
         if inbox in self._open:
             self._open.remove(inbox)
         return inbox.prompts.close()
-
-    def note_end(self, *, follows: bool) -> list[Prompt]:
-        """A conversation is over. If none goes on and none follows, no more prompts are accepted.
-
-        Returns:
-            Those that were accepted and will not be sent.
-        """
-        return [] if follows or self._open else self.next.prompts.close()
 
     def close_all(self) -> list[Prompt]:
         """No more prompts are accepted; returns those that will not be sent."""

@@ -181,7 +181,8 @@ class _Phase:
             return
         self._stands = True
         unread = self._host.inboxes.close(self._inbox)
-        unread += self._host.inboxes.note_end(follows=self._around.stands(result))
+        if not self._around.stands(result) and not self._host.inboxes.has_open:
+            self._host.conclude()
         if unread and self._around.ending.cause is None:
             self._host.report("prompts", f"{len(unread)} accepted prompts were not sent: the phase has failed before")
 
@@ -239,9 +240,10 @@ class _Phase:
         mark.put_on(retry)
         retry.attempt = attempt + 1
         self._host.log.emit(retry)
-        # What was said in an attempt is lost with it; the next one is told again.
-        for prompt in reversed(self._sent):
-            self._inbox.prompts.put_first(prompt, keep_queue=True)
+        # What was said in an attempt is lost with it; the next one is told again, unless the run is about to end.
+        if self._inbox.prompts.is_open:
+            for prompt in reversed(self._sent):
+                self._inbox.prompts.put_first(prompt, keep_queue=True)
         self._sent.clear()
         with self._around.ending.interruptible():
             await trio.sleep(delay)

@@ -166,6 +166,7 @@ class _Team:
         if result.abort is None or self._first_abort is not None or ending.cause is not None:
             return
         self._first_abort = member.name
+        self._stage.host.conclude()  # whatever is around this team: an abort blocks the run
         label = "" if result.abort.label is None else f": {result.abort.label}"
         ending.decide(Cause(stop_reason="cancelled", reason=f"member {member.name} aborted{label}"))
 
