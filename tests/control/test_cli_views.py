@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from avenor.cli.eventview import EventView
 from avenor.cli.listing import count_text, elapsed_text, render
-from avenor.cli.safetext import clip, columns_of, one_line, pad, safe_text
 from avenor.cli.terminal import Style
+from avenor.control.safetext import clip, columns_of, one_line, pad, safe_text
 from avenor.protocol.events import PermissionOption, Usage
 from avenor.protocol.snapshot import PendingPermission, PhaseState, Snapshot
 

@@ -18,6 +18,7 @@ from unicodedata import east_asian_width
 import msgspec
 import pytest
 
+from avenor.control.safetext import columns_of
 from avenor.protocol.events import (
     AgentStatus,
     AnyEvent,
@@ -49,7 +50,7 @@ from avenor.protocol.events import (
     encode_event,
 )
 from avenor.runtimes.board import ROW_LIMIT, Board
-from avenor.runtimes.boardtext import board_lines, columns_of
+from avenor.runtimes.boardtext import board_lines
 from avenor.runtimes.terminal import BoardDisplay
 from tests.helpers import eventually_sync
 from tests.runtimes.run_driver import OneShot, script_of

@@ -8,7 +8,7 @@ import os
 from avenor.cli.commands import ANSWER
 from avenor.cli.output import complain, write_text
 from avenor.cli.parsing import UsageError, Values, parse
-from avenor.cli.safetext import one_line
+from avenor.control.safetext import one_line
 from avenor.host.atomic import remove_if_exists, write_atomic
 
 TYPE_CHECKING = False

@@ -1,8 +1,8 @@
 """`avenor control claim --hold`: stay the owner until interrupted, or until another client takes over."""
 
 from avenor.cli.output import complain
-from avenor.cli.safetext import one_line
 from avenor.cli.wire import NOTICE_PREFIX, Connection, NoServer
+from avenor.control.safetext import one_line
 
 
 def hold(connection: Connection) -> int:

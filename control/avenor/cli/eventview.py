@@ -5,9 +5,9 @@ from __future__ import annotations
 from time import localtime, strftime
 
 from avenor.cli.listing import count_text, elapsed_text
-from avenor.cli.safetext import clip, one_line, safe_text
 from avenor.cli.terminal import Style
 from avenor.cli.untyped import list_in, object_in
+from avenor.control.safetext import clip, one_line, safe_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

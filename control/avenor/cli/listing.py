@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from avenor.cli.safetext import clip, columns_of, one_line, pad
 from avenor.cli.terminal import Style
 from avenor.cli.untyped import object_in
+from avenor.control.safetext import clip, columns_of, one_line, pad
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

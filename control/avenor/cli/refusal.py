@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from avenor.cli.output import dump
-from avenor.cli.safetext import one_line
 from avenor.cli.table import Command
 from avenor.cli.untyped import list_in, object_in
+from avenor.control.safetext import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import msgspec
 from avenor.cli.commands import VERIFY
 from avenor.cli.output import dump, write_out, write_text
 from avenor.cli.parsing import Values, parse
-from avenor.cli.safetext import one_line
+from avenor.control.safetext import one_line
 from avenor.host.regular import read_regular
 from avenor.protocol.config_loading import (
     SIZE_LIMIT_BYTES,

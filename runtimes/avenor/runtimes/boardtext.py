@@ -3,10 +3,10 @@
 What an agent wrote is made safe here: nothing of it acts on the terminal.
 """
 
-import re
 from typing import Final
-from unicodedata import combining, east_asian_width
 
+from avenor.control import safetext
+from avenor.control.safetext import clip, columns_of
 from avenor.protocol.durations import format_duration
 from avenor.protocol.events import AnyEvent
 from avenor.runtimes.board import TEXT_LIMIT_CHARS, Board, Group, Row, State, phase_of
@@ -38,10 +38,6 @@ _GAP: Final = "  "
 _KIND_FROM_COLUMNS: Final = 60
 _TOKENS_FROM_COLUMNS: Final = 50
 _LEAST_NAME_COLUMNS: Final = 8
-
-_SEQUENCE: Final = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\^_])")
-# Besides control characters what breaks a line, reorders it (bidirectional controls), or is half a character.
-_UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 # A text and its colour code, empty for none.
 _Segment = tuple[str, str]
@@ -79,28 +75,7 @@ def phase_label(event: AnyEvent) -> str:
 
 def one_line(text: str) -> str:
     """The beginning of a text as one line with single blanks, without anything that would act on a terminal."""
-    return " ".join(_UNSAFE.sub(" ", _SEQUENCE.sub("", text[:TEXT_LIMIT_CHARS])).split())
-
-
-def clip(text: str, columns: int) -> str:
-    """The text cut to so many columns, with a mark where something is missing."""
-    if columns_of(text) <= columns:
-        return text
-    kept: list[str] = []
-    left = columns - 1
-    for character in text:
-        left -= columns_of(character)
-        if left < 0:
-            break
-        kept.append(character)
-    return f"{''.join(kept)}…" if columns > 0 else ""
-
-
-def columns_of(text: str) -> int:
-    """How many columns a text takes: wide characters two, combining ones none."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+    return " ".join(safetext.one_line(text[:TEXT_LIMIT_CHARS]).split())
 
 
 def _header(root: Row, now_ms: int) -> str:

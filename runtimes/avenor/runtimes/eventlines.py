@@ -1,10 +1,10 @@
 """What each event of a run looks like to a person: pieces of text for stdout and stderr. Pure."""
 
-import re
 from typing import Final, Literal
 
 import msgspec
 
+from avenor.control.safetext import clip, safe_text
 from avenor.protocol.durations import format_duration
 from avenor.protocol.events import (
     AnyEvent,
@@ -24,11 +24,9 @@ from avenor.protocol.events import (
     TurnStart,
 )
 from avenor.runtimes.board import ending_of, message_text
-from avenor.runtimes.boardtext import MARKS, clip, one_line, phase_label
+from avenor.runtimes.boardtext import MARKS, one_line, phase_label
 
 _TITLE_COLUMNS: Final = 100
-# Agents' text is shown as text: no escape sequence of theirs reaches the terminal.
-UNSAFE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # What waits for permission does not stop the other members, so that nothing but this says that it is somebody's turn.
 _HOW_TO_ANSWER: Final = {
     "control": "avenor control --socket PATH answer-permission {} OPTION",
@@ -79,7 +77,7 @@ class Renderer:
     def _text(self, event: MessageChunk) -> list[Piece]:
         if not self._shows_text:
             return []
-        text = UNSAFE.sub("", message_text(event))
+        text = safe_text(message_text(event))
         if not text:
             return []
         self.is_at_line_start = text.endswith("\n")
@@ -153,7 +151,7 @@ class Renderer:
         return self._paint(_RED if event.exit_code else _DIM, f"{event.status} ({how}){why}")
 
     def _paint(self, color: str, text: str) -> str:
-        line = UNSAFE.sub("", text).replace("\n", " ")
+        line = safe_text(text).replace("\n", " ")
         return f"{color}{line}{_RESET}" if self._uses_color else line
 
 

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import trio
 
+from avenor.control.safetext import columns_of, safe_text
 from avenor.protocol.durations import format_duration
 from avenor.protocol.events import (
     AnyEvent,
@@ -32,8 +33,8 @@ from avenor.protocol.events import (
 )
 from avenor.protocol.methods import unwrap_event
 from avenor.runtimes.board import Board
-from avenor.runtimes.boardtext import board_lines, columns_of
-from avenor.runtimes.eventlines import UNSAFE, Piece, Renderer
+from avenor.runtimes.boardtext import board_lines
+from avenor.runtimes.eventlines import Piece, Renderer
 
 # A person can read far less; beyond it a stopped terminal loses the oldest lines.
 _WAITING_LINES: Final = 10_000
@@ -245,7 +246,7 @@ def make_view(*, quiet: bool, is_board: bool = False) -> View | None:
 def print_reply(text: str) -> None:
     """Writes the final reply to stdout, as it is where that is no terminal; a reader that has gone is no error."""
     if sys.stdout.isatty():
-        text = UNSAFE.sub("", text)
+        text = safe_text(text)
     _write_all([Piece("out", text if text.endswith("\n") else text + "\n")])
 
 
