@@ -25,6 +25,28 @@ class RetryPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_retries: int
     remaining_seconds: Callable[[], float]
 
+    def retry(self, attempt: int, failure: Failure | None, stop_reason: str) -> Retry:
+        """The event of the retry that follows a failed attempt of this number (from 1), after the delay that it tells.
+
+        Args:
+            attempt: The attempt that failed.
+            failure: Why, where that is known.
+            stop_reason: How it ended.
+        """
+        failure = failure or Failure(message=stop_reason)
+        delay = retry_delay(
+            attempt=attempt,
+            chance=random.random(),
+            retry_after_seconds=failure.retry_after_seconds,
+            remaining_seconds=self.remaining_seconds(),
+        )
+        return Retry(
+            attempt=attempt + 1,
+            max_retries=self.max_retries,
+            delay_ms=round(delay * 1000),
+            retry_class=failure.retry_class,
+        )
+
 
 async def run_prompt(
     conversation: Conversation,
@@ -61,24 +83,11 @@ async def run_prompt(
         ):
             return result
         await conversation.close()
-        failure = result.failure or Failure(message=result.stop_reason)
-        delay = retry_delay(
-            attempt=attempt,
-            chance=random.random(),
-            retry_after_seconds=failure.retry_after_seconds,
-            remaining_seconds=plan.remaining_seconds(),
-        )
-        attempt += 1
-        log.emit(
-            Retry(
-                attempt=attempt,
-                max_retries=plan.max_retries,
-                delay_ms=round(delay * 1000),
-                retry_class=failure.retry_class,
-            )
-        )
-        if not await _wait(delay, ending, interrupted):
+        retry = plan.retry(attempt, result.failure, result.stop_reason)
+        log.emit(retry)
+        if not await _wait(retry.delay_ms / 1000, ending, interrupted):
             return result
+        attempt += 1
 
 
 async def _wait(seconds: float, ending: Ending, interrupted: trio.Event) -> bool:

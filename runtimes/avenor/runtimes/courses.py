@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from avenor.protocol.configs import ResolvedConfig, ResolvedPhase
 from avenor.protocol.events import PhaseStart
@@ -73,6 +72,11 @@ class CourseResult(msgspec.Struct, frozen=True, kw_only=True):
     def is_clean(self) -> bool:
         """Whether what comes after it may come."""
         return self.exit_reason in _CLEAN
+
+    @property
+    def clean_stop_reason(self) -> str:
+        """The stop reason of a clean end."""
+        return "max_iterations" if self.exit_reason == "max_iterations" else "end_turn"
 
     @property
     def label(self) -> str | None:
@@ -247,9 +251,8 @@ def _phase_result(came: CourseResult) -> PhaseResult:
     """What a nested loop or team means for the phase that it is."""
     last = came.last
     if came.is_clean:
-        stop_reason = "max_iterations" if came.exit_reason == "max_iterations" else "end_turn"
         return PhaseResult(
-            stop_reason=stop_reason,
+            stop_reason=came.clean_stop_reason,
             exit_code=ExitCode.OK,
             session_id="" if last is None else last.session_id,
             final_output=came.final_output,
@@ -267,8 +270,3 @@ def _phase_result(came: CourseResult) -> PhaseResult:
         abort=last.abort if is_blocked else None,
         mark=came.mark,
     )
-
-
-def with_exit_code(result: PhaseResult, stop_reason: str) -> PhaseResult:
-    """The result as a failure of this kind, where the phase itself was clean."""
-    return replace(result, stop_reason=stop_reason, exit_code=ExitCode.FAILED)

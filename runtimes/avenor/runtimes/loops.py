@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from avenor.protocol.configs import ResolvedLoop
 from avenor.protocol.events import LoopEnd, LoopStart
-from avenor.runtimes.courses import Course, CourseResult, ExitReason, Place, Stage, with_exit_code
+from avenor.protocol.outcomes import ExitCode
+from avenor.runtimes.courses import Course, CourseResult, ExitReason, Place, Stage
 from avenor.runtimes.phases import PhaseResult
 
 
@@ -94,7 +95,7 @@ class _Loop:
                 return "marker", stopped
         if self._fails_at_limit:
             assert self._course.last is not None  # there is an iteration, and a phase in it
-            return "phase_failure", with_exit_code(self._course.last, "max_iterations")
+            return "phase_failure", replace(self._course.last, stop_reason="max_iterations", exit_code=ExitCode.FAILED)
         return "max_iterations", None
 
     def _after_iteration(self, result: PhaseResult, *, is_last: bool) -> bool:

@@ -48,8 +48,7 @@ def _outcome(came: CourseResult, run_id: str) -> Outcome:
     if came.exit_reason == "abort":
         return Outcome.of("blocked", run_id=run_id, session_id=session_id, reason=came.label)
     if came.is_clean or last is None:
-        stop_reason = "max_iterations" if came.exit_reason == "max_iterations" else "end_turn"
-        return Outcome.of(stop_reason, run_id=run_id, session_id=session_id, exit_code=0)
+        return Outcome.of(came.clean_stop_reason, run_id=run_id, session_id=session_id, exit_code=0)
     return Outcome(
         status=Status.FAILED,
         exit_code=last.exit_code,

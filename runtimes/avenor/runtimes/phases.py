@@ -5,7 +5,6 @@ attempt follows. That is decided without an await, so that a prompt of a client 
 phase, or refused. Only then is its agent ended, and its end told.
 """
 
-import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -15,7 +14,7 @@ import trio
 from msgspec import UNSET
 
 from avenor.protocol.configs import ResolvedPhase
-from avenor.protocol.events import PhaseEnd, PhaseStart, Retry
+from avenor.protocol.events import PhaseEnd, PhaseStart
 from avenor.protocol.markers import Directive, most_severe
 from avenor.protocol.outcomes import ExitCode
 from avenor.protocol.spec import RunSpec
@@ -27,7 +26,7 @@ from avenor.runtimes.host import RunHost, Talk
 from avenor.runtimes.inboxes import Inbox
 from avenor.runtimes.phase_marks import PhaseMark, Scope
 from avenor.runtimes.prompts import Prompt
-from avenor.runtimes.retries import Failure, retry_delay, should_retry
+from avenor.runtimes.retries import Failure, should_retry
 from avenor.runtimes.turns import TurnResult
 
 _logger: Final = structlog.get_logger()
@@ -184,7 +183,8 @@ class _Phase:
         if not self._around.stands(result) and not self._host.inboxes.has_open:
             self._host.conclude()
         if unread and self._around.ending.cause is None:
-            self._host.report("prompts", f"{len(unread)} accepted prompts were not sent: the phase has failed before")
+            told = f"{len(unread)} accepted prompts were not sent: the phase has failed before them"
+            self._host.report("prompts", told)
 
     async def _render(self) -> str:
         prompt = self._phase.prompt or ""
@@ -228,25 +228,15 @@ class _Phase:
         """Tells of the retry and waits for its time; False if the run ends meanwhile."""
         if self._around.ending.cause is not None:
             return False
-        plan = self._host.retry_plan
-        failure = result.failure or Failure(message=result.stop_reason)
-        delay = retry_delay(
-            attempt=attempt,
-            chance=random.random(),
-            retry_after_seconds=failure.retry_after_seconds,
-            remaining_seconds=plan.remaining_seconds(),
-        )
-        retry = Retry(max_retries=plan.max_retries, delay_ms=round(delay * 1000), retry_class=failure.retry_class)
-        mark.put_on(retry)
-        retry.attempt = attempt + 1
-        self._host.log.emit(retry)
+        retry = self._host.retry_plan.retry(attempt, result.failure, result.stop_reason)
+        self._host.log.emit(mark.put_on(retry))
         # What was said in an attempt is lost with it; the next one is told again, unless the run is about to end.
         if self._inbox.prompts.is_open:
             for prompt in reversed(self._sent):
                 self._inbox.prompts.put_first(prompt, keep_queue=True)
         self._sent.clear()
         with self._around.ending.interruptible():
-            await trio.sleep(delay)
+            await trio.sleep(retry.delay_ms / 1000)
         return self._around.ending.cause is None
 
 
