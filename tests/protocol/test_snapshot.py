@@ -171,6 +171,18 @@ def test_turns_of_parallel_sessions_are_told_apart() -> None:
     assert (state.kind, state.status, state.turn_state) == ("team", "running", "running")
 
 
+def test_no_phase_runs_on_in_a_run_that_has_ended() -> None:
+    """A runtime that was killed has not told the end of its phases."""
+    state = fold(
+        ev.PhaseStart(phase="plan", kind="pre"),
+        ev.PhaseEnd(phase="plan", kind="pre", stop_reason="end_turn", exit_code=0),
+        ev.PhaseStart(phase="build", kind="loop", iteration=1),
+        ev.RunEnd(status="FAILED", exit_code=1, stop_reason="runtime_lost"),
+    )
+
+    assert [(p.name, p.state) for p in state.phases] == [("plan", "done"), ("build", "failed")]
+
+
 def test_the_end_of_a_team_tells_what_it_has_to_say() -> None:
     """Which none of its turns does."""
     state = fold(

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from avenor.protocol.events import (
     AgentStatus,
@@ -352,6 +353,8 @@ def _retry(state: Snapshot, event: Retry) -> None:
 
 def _run_end(state: Snapshot, event: RunEnd) -> None:
     _set_permissions(state, [])
+    # Of a runtime that was lost nobody has told how its phases ended; they do not run on.
+    state.phases = [replace(p, state="failed") if p.state == "running" else p for p in state.phases]
     state.status = "ended"
     state.turn_state = "ended" if state.turn_state != "none" else "none"
     state.queued_prompts = 0
