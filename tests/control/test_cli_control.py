@@ -83,6 +83,15 @@ SPAWNED = {"runtime_id": "rt_1", "session_id": "ses_1", "on_event": "/l", "senti
         (["shutdown"], "shutdown", {}, {"shutting_down": True}, "stopping"),
         (["shutdown", "detach"], "shutdown", {"mode": "detach"}, {"shutting_down": True}, "stopping"),
         (["prune", "--keep", "7d"], "prune", {"keep": 604800.0}, {"pruned": ["rt_1", "rt_2"]}, "pruned 2"),
+        (
+            ["prune", "--keep", "1h", "--dry-run"],
+            "prune",
+            {"keep": 3600.0, "dry_run": True},
+            {"pruned": ["rt_1"]},
+            "would prune 1",
+        ),
+        (["log-level"], "log_level", {}, {"level": "info"}, "info"),
+        (["log-level", "debug"], "log_level", {"level": "debug"}, {"level": "debug"}, "debug"),
         (["claim", "rt_1", "--force"], "claim", {"runtime_id": "rt_1", "force": True}, {"owner": "c1"}, "claimed"),
     ],
 )

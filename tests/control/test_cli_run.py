@@ -142,7 +142,7 @@ def test_the_flags_of_stable_become_its_options(tmp_path: Path, monkeypatch: pyt
     line = (
         "--control-socket s.sock --state-dir state --max-runtimes 2 --queue 0 --max-tree 3 --max-parked 0 "
         "--idle-timeout 1h --parked-timeout 0 --shutdown-timeout 250ms --on-sigterm detach "
-        "--permission-claim-timeout 5 --log-level debug --log-format json"
+        "--permission-claim-timeout 5 --keep 7d --log-level debug --log-format json"
     )
     assert options_of(line) == Options(
         control_socket=str(tmp_path / "s.sock"),
@@ -156,6 +156,7 @@ def test_the_flags_of_stable_become_its_options(tmp_path: Path, monkeypatch: pyt
         shutdown_timeout=0.25,
         on_sigterm="detach",
         permission_claim_timeout=5.0,
+        keep=604800.0,
         log_level="debug",
         log_format="json",
     )
@@ -171,6 +172,7 @@ def test_an_idle_timeout_of_zero_is_none() -> None:
     [
         ("--max-runtimes 0", "--max-runtimes: it must be 1 or more"),
         ("--max-tree 0", "--max-tree: it must be 1 or more"),
+        ("--keep 0", "--keep: it must be more than 0; without it everything is kept"),
         ("--state-dir=", "--state-dir: it is empty"),
         ("--parked-timeout soon", "--parked-timeout: "),
         ("--on-sigterm kill", "--on-sigterm: 'kill' is none of graceful, detach"),

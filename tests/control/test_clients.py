@@ -45,6 +45,7 @@ ANSWERS: dict[str, tuple[type[Any], Any]] = {
     "claim": (methods.OwnerTarget, methods.Owner(owner="c1")),
     "release": (methods.Target, methods.Owner(owner=None)),
     "prune": (methods.PruneParams, methods.Pruned(pruned=["rt_3"])),
+    "log_level": (methods.LogLevelParams, methods.LogLevelSet(level="debug")),
     "shutdown": (methods.ShutdownParams, methods.ShuttingDown()),
 }
 
@@ -63,6 +64,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "claim": lambda client: client.claim(force=True),
     "release": lambda client: client.release(),
     "prune": lambda client: client.prune("7d"),
+    "log_level": lambda client: client.log_level("debug"),
     "shutdown": lambda client: client.shutdown("drain"),
 }
 

@@ -34,6 +34,9 @@ class Follower:
         """Lines go."""
         self.evicted += count
 
+    def released(self) -> None:
+        """Nothing more comes."""
+
 
 def test_a_hub_folds_what_passes(tmp_path: Path) -> None:
     """Its snapshot is that of the events so far."""

@@ -152,7 +152,7 @@ def test_corrupt_state_is_reported_and_the_rest_goes_on(place: Place) -> None:
     damage(2, "record.json", b'{"runtime_id":"rt_2","run')
     damage(3, "record.json", b'{"runtime_id":7}')
     log = (first.state / "rt_4" / "events.ndjson").read_bytes()
-    damage(4, "events.ndjson", log[:-20])
+    damage(4, "events.ndjson", log[: log.index(b'{"event":"run.ending"') + 20])
     damage(5, "events.ndjson", log[:300] + b"\x00" * 200 + b"\n\xff\xfe\n{}\n[]\nnull\n" + log[300:])
     damage(6, "events.ndjson", b"")
     damage(7, "process.json", b"\xff")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from avenor.host.atomic import remove_if_exists, write_atomic
+from avenor.host.atomic import remove_if_exists, remove_unfinished, write_atomic
 
 
 @pytest.fixture
@@ -114,3 +114,16 @@ def test_removing_says_whether_something_was_there(tmp_path: Path) -> None:
     assert target.exists()
     assert remove_if_exists(target)
     assert not remove_if_exists(target)
+
+
+def test_what_a_killed_writer_left_can_be_found_and_removed(tmp_path: Path) -> None:
+    """Just before the rename the new content is complete beside the old; then the writer dies."""
+    target = tmp_path / "file"
+    target.write_text("old")
+    found: list[list[str]] = []
+    write_atomic(target, b"new", before_rename=lambda: found.append([path.read_text() for path in tmp_path.iterdir()]))
+    assert sorted(found[0]) == ["new", "old"]
+    (tmp_path / ".avenor-0123456789abcdef.tmp").touch()
+    remove_unfinished(tmp_path)
+    remove_unfinished(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from avenor.host import logfile
 from avenor.host.logfile import (
+    append,
+    complete_copy,
     iter_lines,
     last_event_named,
     last_line,
@@ -237,3 +239,42 @@ def test_reading_on_gives_each_later_event_once(
         backwards = last_seq(path)
     assert got == list(range(after + 1, len(sizes) + 1))
     assert backwards == len(sizes)
+
+
+@pytest.mark.parametrize("had", [0, 1, 3, 5])
+def test_a_copy_gets_what_it_lacks(tmp_path: Path, had: int, small_chunks: None) -> None:
+    """However much of the log it has already, and without the line that a killed writer has torn."""
+    log, copy = tmp_path / "log", tmp_path / "copy"
+    lines = [event(seq, size=50) for seq in range(1, 6)]
+    write(log, lines)
+    write(copy, lines[:had], torn=b'{"event":"x","s')
+    complete_copy(log, copy)
+    assert copy.read_bytes() == log.read_bytes()
+
+
+def test_what_is_no_regular_file_gets_nothing(tmp_path: Path) -> None:
+    """Nobody can tell what a pipe has had; one that is not there is not made."""
+    log, pipe = tmp_path / "log", tmp_path / "pipe"
+    write(log, [event(1)])
+    os.mkfifo(pipe)
+    complete_copy(log, pipe)
+    complete_copy(log, tmp_path / "gone")
+    assert not (tmp_path / "gone").exists()
+
+
+def test_lines_are_added_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that takes half of them is cut back, and the caller is told."""
+    log = tmp_path / "log"
+    write(log, [event(1)])
+    write_all = os.write
+
+    def write_some(fd: int, data: bytes) -> int:
+        return write_all(fd, data[:7])
+
+    monkeypatch.setattr(os, "write", write_some)
+    with pytest.raises(OSError, match="No space left"):
+        append(log, event(2) + b"\n")
+    assert log.read_bytes() == event(1) + b"\n"
+    monkeypatch.undo()
+    append(log, event(2) + b"\n")
+    assert last_seq(log) == 2

@@ -42,6 +42,19 @@ def test_the_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert run_dir.record_path.stat().st_mode & 0o777 == 0o600
 
 
+def test_what_a_killed_process_made_for_a_moment_goes(tmp_path: Path) -> None:
+    """Half-written files and scratch folders; what is to stay, and what others put there, is left alone."""
+    run_dir = RunDir(tmp_path)
+    run_dir.write_record(b"{}")
+    kept = ["events.ndjson", ".avenor-notes", "mine.tmp"]
+    for name in [*kept, ".avenor-0123456789abcdef.tmp"]:
+        (tmp_path / name).touch()
+    (tmp_path / "avenor-git-abc" / "objects").mkdir(parents=True)
+    run_dir.clear_passing()
+    run_dir.clear_passing()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "record.json"])
+
+
 def test_a_runtime_writes_down_which_process_it_is(tmp_path: Path) -> None:
     """The identity read back is this process's."""
     run_dir = RunDir(tmp_path)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from avenor.host.lock import FileLock
 from avenor.host.sentinelfile import clear_stale, write_sentinel
 from avenor.protocol.outcomes import Outcome, parse_sentinel
 
@@ -34,6 +35,19 @@ def test_a_new_run_finds_nothing_of_the_last_one(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "x.perm.req.response.late"]
     clear_stale(tmp_path / "x.done", tmp_path / "x.perm")
     clear_stale(None, None)
+
+
+def test_the_lock_of_one_that_was_killed_while_it_asked_goes(tmp_path: Path) -> None:
+    """That of one that asks at this moment stays, and so does its question."""
+    base = tmp_path / "x.perm"
+    lock = FileLock(f"{base}.lock")
+    assert lock.try_acquire()
+    (tmp_path / "x.perm.req").write_text("asked")
+    clear_stale(None, base)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.perm.lock", "x.perm.req"]
+    lock.release()
+    clear_stale(None, base)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_path_that_cannot_be_cleared_does_not_keep_the_others(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from avenor.host.identity import is_alive, process_id, signal_process, wait_dead
+from avenor.host.lock import FileLock
 from avenor.host.rundir import RunDir
 from avenor.protocol.errors import SpawnError
 from avenor.protocol.spec import Record, RunSpec, resolve_spec
@@ -81,6 +83,22 @@ async def test_a_fork_that_its_zygote_did_not_tell_of_is_known_by_its_command_li
         assert not zygote.is_fork(process.pid)
 
 
+async def test_a_runtime_that_has_not_said_who_it_is_yet_is_not_taken_for_the_last_one(tmp_path: Path) -> None:
+    """A new process has the lock, and the file still names the one before it, which is dead."""
+    directory = RunDir(accept(tmp_path))
+    alive = process_id(os.getpid())
+    assert alive is not None
+    launcher = LocalLauncher(ZygoteKeeper(tmp_path / "zygote.log", _NO_ZYGOTE), lambda: ())
+    lock = FileLock(directory.lock_path)
+    assert lock.try_acquire()
+    directory.process_path.write_bytes(msgspec.json.encode(replace(alive, start_ticks=alive.start_ticks - 1)))
+    assert launcher.probe(directory.path) is None
+    directory.process_path.write_bytes(msgspec.json.encode(alive))
+    assert launcher.probe(directory.path) == alive
+    lock.release()
+    assert launcher.probe(directory.path) is None
+
+
 async def test_what_a_killed_zygote_left_is_removed_by_the_next(tmp_path: Path) -> None:
     """Its passing files are in the state directory, where they are found."""
     left = tmp_path / "rehearsal-x"
@@ -109,7 +127,7 @@ async def test_a_runtime_is_launched_probed_and_ended(tmp_path: Path, program: t
         await launcher.end(path)
         assert not is_alive(process)
         assert launcher.probe(path) is None
-        assert await launcher.exit_status(path) == (None if program else -signal.SIGKILL)
+        assert await launcher.exit_status(path) == -signal.SIGKILL
         launcher.forget(path)
         assert zygote.forked == {}
 

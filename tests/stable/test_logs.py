@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from avenor.host.unhurried import UnhurriedFile
-from avenor.stable.logs import configure_logs
+from avenor.stable.logs import configure_logs, log_level, set_log_level
 
 
 def test_a_line_that_nobody_reads_is_dropped() -> None:
@@ -60,3 +60,28 @@ def test_console_lines_are_for_people(monkeypatch: pytest.MonkeyPatch, tmp_path:
     text = path.read_text()
     assert "some.fact" in text
     assert "\x1b[" not in text
+
+
+def test_a_new_level_holds_for_every_logger_that_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those that were bound before, and those that structlog has cached, too."""
+    path = tmp_path / "log"
+    with open(path, "w") as file:
+        monkeypatch.setattr(sys, "stderr", file)
+        configure_logs("info", "json")
+        structlog.configure(cache_logger_on_first_use=True)
+        cached = structlog.get_logger()
+        bound = structlog.get_logger().bind(kind="bound")
+        for level in ("info", "debug", "error", "info"):
+            set_log_level(level)
+            assert log_level() == level
+            for logger, kind in ((cached, "cached"), (bound, "bound"), (structlog.get_logger(), "new")):
+                logger.debug(f"{level}.{kind}.detail")
+                logger.info(f"{level}.{kind}.fact")
+                logger.error(f"{level}.{kind}.fault")
+    structlog.reset_defaults()
+    written = [json.loads(line)["event"].split(".") for line in path.read_text().splitlines()]
+    kept = {"info": ["fact", "fault"], "debug": ["detail", "fact", "fault"], "error": ["fault"]}
+    levels = ("info", "debug", "error", "info")
+    assert written == [
+        [level, kind, what] for level in levels for kind in ("cached", "bound", "new") for what in kept[level]
+    ]

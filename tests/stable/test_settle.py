@@ -7,11 +7,11 @@ import pytest
 
 from avenor.host.lock import FileLock
 from avenor.host.rundir import RunDir
-from avenor.protocol.events import RunEnd, RunStart, SessionStart, decode_event, encode_event
+from avenor.protocol.events import Error, RunEnd, RunStart, SessionStart, decode_event, encode_event
 from avenor.protocol.outcomes import Outcome, parse_sentinel
 from avenor.protocol.snapshot import Snapshot
 from avenor.protocol.spec import Record, RunSpec
-from avenor.stable.settle import StillAlive, killed_outcome, lost_outcome, settle
+from avenor.stable.settle import StillAlive, bridge, killed_outcome, lost_outcome, settle
 
 LOST = Outcome.of("runtime_lost", run_id="r1", session_id="s1", reason="gone")
 
@@ -107,3 +107,55 @@ def test_a_parked_runtime_that_we_kill_keeps_its_outcome(tmp_path: Path) -> None
     parked = killed_outcome(record, Snapshot(status="idle", stop_reason="end_turn"))
     running = killed_outcome(record, Snapshot(status="running"))
     assert (parked.status, running.status) == ("DONE", "KILLED")
+
+
+def test_what_a_killed_runtime_left_for_a_moment_goes_with_it(tmp_path: Path) -> None:
+    """Its socket, half-written files, scratch folders, and a question that nobody waits for any more."""
+    directory, record = make(tmp_path)
+    base = str(directory.sentinel_path) + ".perm"
+    spec = msgspec.structs.replace(record.spec, permission_handler=f"file:{base}")
+    log(directory, START)
+    for path in (f"{base}.req", f"{base}.lock", directory.socket_path, directory.path / ".avenor-0.tmp"):
+        Path(path).touch()
+    (directory.path / "avenor-git-x").mkdir()
+    settle(directory, msgspec.structs.replace(record, spec=spec), LOST)
+    assert sorted(path.name for path in directory.path.iterdir()) == ["events.ndjson", "lock", "sentinel.env"]
+
+
+def test_a_settlement_that_was_cut_short_can_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime that never came up has no socket; until all is told something stands in its place."""
+    directory, record = make(tmp_path)
+
+    def die(_path: str, _outcome: Outcome) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("avenor.stable.settle.write_sentinel", die)
+        with pytest.raises(KeyboardInterrupt):
+            settle(directory, record, LOST)
+    assert directory.socket_path.exists()
+    assert not directory.sentinel_path.exists()
+    settle(directory, record, LOST)
+    assert directory.sentinel_path.exists()
+    assert not directory.socket_path.exists()
+
+
+def test_events_that_a_full_disk_kept_out_are_told_before_another_process_goes_on(tmp_path: Path) -> None:
+    """So the next number is one that nobody has seen; twice, or where nothing is missing, nothing is told."""
+    directory, record = make(tmp_path)
+    log(directory, START, tail=b'{"event":"turn.st')
+    for _ in range(2):
+        bridge(directory, record, 7)
+    _, told = (decode_event(line) for line in directory.log_path.read_bytes().splitlines())
+    assert isinstance(told, Error)
+    assert (told.seq, told.lost_from, told.lost_to) == (8, 2, 7)
+
+
+def test_nobody_writes_beside_a_living_runtime(tmp_path: Path) -> None:
+    """Its lock says that it lives."""
+    directory, record = make(tmp_path)
+    lock = FileLock(directory.lock_path)
+    assert lock.try_acquire()
+    with pytest.raises(StillAlive):
+        bridge(directory, record, 7)
+    lock.release()

@@ -1,6 +1,6 @@
 """The commands of `avenor`, as data; those of `control` are in `control_table`."""
 
-from avenor.cli.control_table import CONTROL
+from avenor.cli.control_table import CONTROL, LOG_LEVELS
 from avenor.cli.run_flags import SPEC_FLAGS
 from avenor.cli.table import CHOICE, COUNT, DIRECTORY, DURATION, FILE, SWITCH, TEXT, Argument, Command, Flag
 
@@ -105,6 +105,29 @@ STABLE = Command(
             choices=("graceful", "detach"),
         ),
         Flag(
+            "--on-crash",
+            CHOICE,
+            "what comes of a run whose process is lost, where its spawn does not say: it has failed, or a new process "
+            "restores its session and goes on",
+            metavar="fail|resume",
+            default="fail",
+            choices=("fail", "resume"),
+        ),
+        Flag(
+            "--max-resumes",
+            COUNT,
+            "how often a run goes on within --resume-window; then it has failed",
+            metavar="N",
+            default="3",
+        ),
+        Flag(
+            "--resume-window",
+            DURATION,
+            "see --max-resumes",
+            metavar="TIME",
+            default="10m",
+        ),
+        Flag(
             "--permission-claim-timeout",
             DURATION,
             "how long a connected owner has before the file handler is tried as well, where a spawn does not say",
@@ -112,12 +135,19 @@ STABLE = Command(
             default="30s",
         ),
         Flag(
+            "--keep",
+            DURATION,
+            "forget runtimes that ended longer ago, and remove their files: at the start, and every hour",
+            metavar="TIME",
+            default="off",
+        ),
+        Flag(
             "--log-level",
             CHOICE,
             "the least important messages to log",
             metavar="LEVEL",
             default="info",
-            choices=("debug", "info", "warning", "error"),
+            choices=LOG_LEVELS,
         ),
         Flag(
             "--log-format",

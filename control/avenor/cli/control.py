@@ -191,9 +191,14 @@ def _shutdown(asked: Asked) -> int:
 def _prune(asked: Asked) -> int:
     import json
 
-    result = _call(asked, "prune", asked.given("keep"))
+    result = _call(asked, "prune", asked.given("keep", "dry_run"))
     count = len(json.loads(result)["pruned"])
-    return _say(asked, result, lambda _answer: f"pruned {count}")
+    word = "would prune" if asked.values.switch("dry_run") else "pruned"
+    return _say(asked, result, lambda _answer: f"{word} {count}")
+
+
+def _log_level(asked: Asked) -> int:
+    return _say(asked, _call(asked, "log_level", asked.given("level")), lambda answer: str(answer["level"]))
 
 
 def _claim(asked: Asked) -> int:
@@ -220,4 +225,5 @@ HANDLERS: dict[str, Callable[[Asked], int]] = {
     "shutdown": _shutdown,
     "claim": _claim,
     "prune": _prune,
+    "log-level": _log_level,
 }

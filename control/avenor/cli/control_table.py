@@ -15,6 +15,7 @@ FORCE = Flag("--force", SWITCH, "take the ownership over if another client has i
 ID = Argument("ID", RUNTIME, "the runtime; without it the only live one")
 
 SHUTDOWN_MODES = ("graceful", "drain", "detach", "kill")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 EXITS = (
     (0, "done"),
@@ -80,6 +81,14 @@ SPAWN = Command(
             "the runtime that this one is a child of",
             metavar="ID",
             default="$AVENOR_RUNTIME_ID when the socket is $AVENOR_SOCKET",
+        ),
+        Flag(
+            "--on-crash",
+            CHOICE,
+            "what comes of the run when its process is lost: it has failed, or a new one goes on with it",
+            metavar="fail|resume",
+            default="what the supervisor was started with",
+            choices=("fail", "resume"),
         ),
     ),
     examples=(
@@ -180,10 +189,25 @@ CLAIM = Command(
 PRUNE = Command(
     "control prune",
     "forget runtimes that ended long ago, and remove their files",
-    flags=(Flag("--keep", DURATION, "keep those that ended less than so long ago", metavar="TIME", required=True),),
-    about="Runtimes that have not ended are never touched, and ids are never used again.",
-    examples=("avenor control prune --keep 7d",),
-    prints="`pruned`, and how many",
+    flags=(
+        Flag("--keep", DURATION, "keep those that ended less than so long ago", metavar="TIME", required=True),
+        Flag("--dry-run", SWITCH, "forget nothing, only tell which it would be"),
+    ),
+    about=(
+        "Runtimes that have not ended are never touched, nor the parents of such ones, nor files that a spawn named "
+        "elsewhere; and ids are never used again. `avenor stable --keep` does this by itself."
+    ),
+    examples=("avenor control prune --keep 7d", "avenor control prune --keep 7d --dry-run --json"),
+    prints="`pruned`, and how many; with --json their ids, a JSON object",
+    exits=EXITS,
+)
+LOG_LEVEL = Command(
+    "control log-level",
+    "show or change how much the supervisor logs",
+    arguments=(Argument("LEVEL", CHOICE, "the least important messages to log from now on", choices=LOG_LEVELS),),
+    about="Until the supervisor ends: the next one begins with its own --log-level.",
+    examples=("avenor control log-level", "avenor control log-level debug"),
+    prints="the level",
     exits=EXITS,
 )
 
@@ -208,5 +232,6 @@ CONTROL = Command(
         SHUTDOWN,
         CLAIM,
         PRUNE,
+        LOG_LEVEL,
     ),
 )

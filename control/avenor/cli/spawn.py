@@ -17,7 +17,7 @@ def spawn_params(command: Command, values: Values, socket: str, environ: dict[st
     """
     params = spec_fields(command, values, environ)
     params["dir"] = os.path.abspath(values.text("dir") or ".")
-    for key in ("key", "wait", "parent_id"):
+    for key in ("key", "wait", "parent_id", "on_crash"):
         if key in values:
             params[key] = values.text(key)
     parent = environ.get("AVENOR_RUNTIME_ID")

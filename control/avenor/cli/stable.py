@@ -14,6 +14,8 @@ from avenor.cli.streams import open_missing_streams
 from avenor.stable.options import Options
 
 _AT_LEAST_ONE = ("max_runtimes", "max_tree")
+# What removes files must not be taken for `off`, as 0 is elsewhere.
+_MORE_THAN_NOTHING = ("keep",)
 
 
 def stable(words: Sequence[str]) -> int:
@@ -40,6 +42,8 @@ def supervisor_options(values: Values) -> Options:
     for flag in STABLE.flags:
         if flag.key in _AT_LEAST_ONE and given.get(flag.key) == 0:
             raise UsageError(f"{flag.name}: it must be 1 or more", STABLE)
+        if flag.key in _MORE_THAN_NOTHING and given.get(flag.key) == 0:
+            raise UsageError(f"{flag.name}: it must be more than 0; without it everything is kept", STABLE)
         if given.get(flag.key) == "":
             raise UsageError(f"{flag.name}: it is empty", STABLE)
     given["control_socket"] = os.path.abspath(values.text("control_socket") or default_socket())

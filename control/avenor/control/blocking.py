@@ -23,6 +23,9 @@ from avenor.protocol.methods import (
     History,
     HistoryParams,
     InterruptParams,
+    LogLevel,
+    LogLevelParams,
+    LogLevelSet,
     NoParams,
     Notice,
     Owner,
@@ -202,9 +205,13 @@ class Client:
         """Gives ownership up."""
         return self.call("release", Target(runtime_id=runtime_id), Owner)
 
-    def prune(self, keep: float | str) -> Pruned:
+    def prune(self, keep: float | str, *, dry_run: bool = False) -> Pruned:
         """Forgets runtimes that ended longer ago than `keep` (seconds, or text like `7d`), and their files."""
-        return self.call("prune", PruneParams(keep=keep), Pruned)
+        return self.call("prune", PruneParams(keep=keep, dry_run=dry_run), Pruned)
+
+    def log_level(self, level: LogLevel | None = None) -> LogLevelSet:
+        """The least important messages that the supervisor logs; with a level, from now on."""
+        return self.call("log_level", LogLevelParams(level=level), LogLevelSet)
 
     def shutdown(self, mode: ShutdownMode = "graceful") -> ShuttingDown:
         """Ends the server."""

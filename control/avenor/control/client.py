@@ -24,6 +24,9 @@ from avenor.protocol.methods import (
     History,
     HistoryParams,
     InterruptParams,
+    LogLevel,
+    LogLevelParams,
+    LogLevelSet,
     NoParams,
     Notice,
     Owner,
@@ -168,9 +171,13 @@ class Client:
         """Gives ownership up."""
         return await self.call("release", Target(runtime_id=runtime_id), Owner)
 
-    async def prune(self, keep: float | str) -> Pruned:
+    async def prune(self, keep: float | str, *, dry_run: bool = False) -> Pruned:
         """Forgets runtimes that ended longer ago than `keep` (seconds, or text like `7d`), and their files."""
-        return await self.call("prune", PruneParams(keep=keep), Pruned)
+        return await self.call("prune", PruneParams(keep=keep, dry_run=dry_run), Pruned)
+
+    async def log_level(self, level: LogLevel | None = None) -> LogLevelSet:
+        """The least important messages that the supervisor logs; with a level, from now on."""
+        return await self.call("log_level", LogLevelParams(level=level), LogLevelSet)
 
     async def shutdown(self, mode: ShutdownMode = "graceful") -> ShuttingDown:
         """Ends the server."""

@@ -6,6 +6,7 @@ costs no memory. One that would rather lose events than be late skips what is be
 """
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
@@ -40,9 +41,12 @@ class Feed:
         hub: The runtime's.
         outbox: Of the connection; it takes chunks from the feed whenever it can send.
         start: The cursor to begin with.
+        on_released: Called when the hub has nothing more, for whoever keeps the feed to close it.
     """
 
-    def __init__(self, hub: EventHub, outbox: FeedOutbox, start: int) -> None:
+    def __init__(
+        self, hub: EventHub, outbox: FeedOutbox, start: int, on_released: Callable[[], None] | None = None
+    ) -> None:
         self.interests = Interests()
         self._hub = hub
         self._outbox = outbox
@@ -53,6 +57,7 @@ class Feed:
         # Wanted by a filter, gone from the ring, not sent yet: (seq, name, line).
         self._kept: deque[tuple[int, str, bytes]] = deque()
         self._kept_bytes = 0
+        self._on_released = on_released
         hub.attach(self)
 
     def add(self, subscription_id: str, interest: Interest) -> None:
@@ -80,6 +85,11 @@ class Feed:
     def hurry(self) -> None:
         """The hub has much more at once."""
         self._outbox.pump()
+
+    def released(self) -> None:
+        """The hub has nothing more."""
+        if self._on_released is not None:
+            self._on_released()
 
     def evicting(self, count: int) -> None:
         """The hub's ring loses its oldest lines: what of them may not be dropped here is kept."""

@@ -34,6 +34,9 @@ class Follower(Protocol):
     def evicting(self, count: int) -> None:
         """So many of the ring's oldest lines are removed after this."""
 
+    def released(self) -> None:
+        """It has everything, and nothing more will come: it may let go of the hub."""
+
 
 class HubSource(Protocol):
     """Where the hubs of a server are found."""
@@ -105,6 +108,7 @@ class EventHub:
         self._waiters: list[_Waiter] = []
         self._unhurried_events = 0
         self._unhurried_bytes = 0
+        self._is_retired = False
 
     @property
     def latest_seq(self) -> int:
@@ -164,6 +168,8 @@ class EventHub:
         if follower in self._behind:
             del self._behind[follower]
             self._in_step[follower] = None
+            if self._is_retired:
+                follower.released()
 
     def fell_behind(self, follower: Follower) -> None:
         """A follower says that it has gone back."""
@@ -176,6 +182,12 @@ class EventHub:
         """Removes a follower; harmless if it is none."""
         self._in_step.pop(follower, None)
         self._behind.pop(follower, None)
+
+    def retire(self) -> None:
+        """The runtime is forgotten: those who follow are released, each when it has everything."""
+        self._is_retired = True
+        for follower in tuple(self._in_step):
+            follower.released()
 
     def _publish_batch(self, lines: Sequence[bytes], heads: Sequence[EventHead], size_bytes: int) -> None:
         if self._unhurried_events + len(lines) > PENDING_EVENTS or self._unhurried_bytes + size_bytes > BYTES:

@@ -121,7 +121,8 @@ class _Subscriber:
     def _add_interest(self, hub: EventHub, subscription_id: str, params: SubscribeParams, start: int) -> None:
         feed = self._feeds.get(hub)
         if feed is None:
-            feed = self._feeds[hub] = Feed(hub, self._connection.outbox, start)
+            feed = Feed(hub, self._connection.outbox, start, partial(self._close_feed, hub))
+            self._feeds[hub] = feed
         names = None if params.events is None else frozenset(params.events)
         feed.add(subscription_id, Interest(names, start, params.on_lag == "disk"))
 

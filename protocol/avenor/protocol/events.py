@@ -99,8 +99,19 @@ class RunStart(OwnKind, kw_only=True, tag="run.start"):
 
 
 class RunResumed(KindStamped, kw_only=True, tag="run.resumed"):
+    """A new process goes on with the run, whose process was lost: what that cut short, and where it goes on."""
+
     cut: str
     goes_on: str
+
+
+class RunEnding(KindStamped, kw_only=True, tag="run.ending"):
+    """Something ends the run from outside its work. Told before anything is cancelled: what the run will come to."""
+
+    status: str
+    exit_code: int
+    stop_reason: str
+    reason: OptStr = UNSET
 
 
 class SessionStart(KindStamped, kw_only=True, tag="session.start"):
@@ -222,11 +233,15 @@ class AgentNoise(KindStamped, kw_only=True, tag="agent.noise"):
 
 
 class PromptQueued(KindStamped, kw_only=True, tag="prompt.queued"):
-    """A prompt was accepted; `queued` prompts wait now."""
+    """A prompt was accepted; `queued` prompts wait now.
+
+    One that cuts the turn short has `keep_queue`: whether those that waited before it still do.
+    """
 
     text: str
     source: str
     queued: int
+    keep_queue: bool | UnsetType = UNSET
 
 
 class TurnStart(KindStamped, kw_only=True, tag="turn.start"):
@@ -289,6 +304,8 @@ class PhaseStart(KindStamped, kw_only=True, tag="avenor.phase.start"):
 
 
 class PhaseEnd(KindStamped, kw_only=True, tag="avenor.phase.end"):
+    """An attempt at a phase has ended; another one follows where `retried` is there."""
+
     stop_reason: str
     exit_code: int
     commit: OptStr = UNSET
@@ -297,6 +314,7 @@ class PhaseEnd(KindStamped, kw_only=True, tag="avenor.phase.end"):
     exit_marker_label: OptStr = UNSET
     abort_marker: bool | UnsetType = UNSET
     abort_marker_label: OptStr = UNSET
+    retried: bool | UnsetType = UNSET
 
 
 class Retry(KindStamped, kw_only=True, tag="avenor.retry"):
@@ -328,6 +346,7 @@ class RunEnd(KindStamped, kw_only=True, tag="run.end"):
 AnyEvent = (
     RunStart
     | RunResumed
+    | RunEnding
     | SessionStart
     | MessageChunk
     | ThoughtChunk

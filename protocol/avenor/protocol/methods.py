@@ -14,6 +14,8 @@ from avenor.protocol.snapshot import Snapshot
 # fill the supervisor's memory. gRPC's and containerd's defaults for one message are of the same order (4 to 16 MiB).
 LINE_LIMIT_BYTES: Final = 16 * 1024 * 1024
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+
 EVENT_PREFIX: Final = b'{"jsonrpc":"2.0","method":"event","params":'
 EVENT_SUFFIX: Final = b"}\n"
 
@@ -176,15 +178,31 @@ class ShuttingDown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PruneParams(Params, frozen=True, kw_only=True):
-    """`prune`: forgets runtimes that ended longer ago than `keep` (seconds, or text like `7d`), and their files."""
+    """`prune`: forgets runtimes that ended longer ago than `keep` (seconds, or text like `7d`), and their files.
+
+    With `dry_run` nothing is forgotten: the answer names what would be.
+    """
 
     keep: float | str
+    dry_run: bool = False
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     """`prune`: the ids of the runtimes that are gone now; they are never used again."""
 
     pruned: list[str]
+
+
+class LogLevelParams(Params, frozen=True, kw_only=True):
+    """`log_level`: the least important messages that the supervisor logs from now on; with none it only tells."""
+
+    level: LogLevel | None = None
+
+
+class LogLevelSet(msgspec.Struct, frozen=True, kw_only=True):
+    """`log_level`: what is logged now."""
+
+    level: LogLevel
 
 
 class Lagged(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="subscriber.lagged"):

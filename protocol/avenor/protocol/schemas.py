@@ -28,6 +28,7 @@ METHODS: Final[dict[str, tuple[Any, Any]]] = {
     "claim": (methods.OwnerTarget, methods.Owner),
     "release": (methods.Target, methods.Owner),
     "prune": (methods.PruneParams, methods.Pruned),
+    "log_level": (methods.LogLevelParams, methods.LogLevelSet),
     "shutdown": (methods.ShutdownParams, methods.ShuttingDown),
 }
 

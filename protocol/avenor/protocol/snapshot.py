@@ -24,7 +24,9 @@ from avenor.protocol.events import (
     PromptQueued,
     Retry,
     RunEnd,
+    RunEnding,
     RunKind,
+    RunResumed,
     RunStart,
     SessionEnd,
     SessionStart,
@@ -147,7 +149,6 @@ COUNTED_ONLY: Final = frozenset(
         "agent.stderr",
         "agent.noise",
         "avenor.error",
-        "run.resumed",
     }
 )
 
@@ -158,10 +159,16 @@ class Fold:
     Args:
         base: What is known before the first event (ids, paths, pid). The fold owns it from here on; others may set the
             members that no event carries (`pid`, `owner`, `children`).
+
+    Attributes:
+        ending: What the run will come to, once something ends it from outside its work.
+        resumed_at: When processes of it were replaced by new ones (Unix milliseconds).
     """
 
     def __init__(self, base: Snapshot) -> None:
         self.state = base
+        self.ending: RunEnding | None = None
+        self.resumed_at: list[int] = []
         self._parks = False
         # The turns that run now, by what tells parallel sessions apart.
         self._turns: set[tuple[object, object, object]] = set()
@@ -197,6 +204,11 @@ class Fold:
             self._parks = event.parks
         elif isinstance(event, TurnEnd):
             self._note_turn_end(event)
+        elif isinstance(event, RunResumed):
+            self._turns.clear()
+            self.resumed_at.append(event.ts)
+        elif isinstance(event, RunEnding):
+            self.ending = event
 
     def snapshot(self, now_ms: int) -> Snapshot:
         """The state at `now_ms` (Unix milliseconds); valid until the next event, encode it at once."""
@@ -223,6 +235,13 @@ def _run_start(state: Snapshot, event: RunStart) -> None:
     state.dir = event.dir
     state.status = "starting"
     state.started_at = event.ts
+
+
+def _run_resumed(state: Snapshot, _event: RunResumed) -> None:
+    _set_permissions(state, [])  # whoever asked is gone
+    if state.status != "idle":
+        state.status = "starting"
+        state.turn_state = "none"
 
 
 def _session_start(state: Snapshot, event: SessionStart) -> None:
@@ -371,6 +390,7 @@ def _or_none(value: Any) -> Any:
 
 _HANDLERS: dict[type, Any] = {
     RunStart: _run_start,
+    RunResumed: _run_resumed,
     SessionStart: _session_start,
     PromptQueued: _prompt_queued,
     TurnStart: _turn_start,

@@ -23,6 +23,7 @@ DEFAULT_BACKEND: Final = "opencode-acp"
 PROGRESS_DEFAULTS: Final = {"opencode-acp": 15 * 60.0}
 
 Duration = float | str
+OnCrash = Literal["fail", "resume"]
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,11 +68,14 @@ class SpawnParams(RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True
         key: Makes the spawn idempotent: the same key gives the same runtime.
         wait: What the answer waits for: the agent's session, or only the started runtime.
         parent_id: The runtime that this one is a child of.
+        on_crash: What comes of it when its process is lost: it has failed, or a new process goes on with it. None takes
+            what the supervisor does with all.
     """
 
     key: str | None = None
     wait: Literal["session", "started"] = "session"
     parent_id: str | None = None
+    on_crash: OnCrash | None = None
 
     def run_spec(self) -> RunSpec:
         """The part that the runtime acts on."""
@@ -90,6 +94,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         environ: The environment that the runtime and its agents start from.
         parked_timeout: Seconds that a parked runtime waits before it ends itself; 0 is for ever.
         created_at: Unix milliseconds.
+        on_crash: Whether a new process goes on with the run when its process is lost.
     """
 
     runtime_id: str
@@ -106,6 +111,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     parent_id: str | None = None
     depth: int = 0
+    on_crash: OnCrash = "fail"
     version: str = ""
 
     @property

@@ -1,12 +1,26 @@
 """Replacing files so that a reader sees the old content or the new, never a part of either."""
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
+
+# Room and descriptors: there may be some again in a moment.
+_PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+_TEMPORARY: Final = ".avenor-{}.tmp"
 
 
-def write_atomic(path: str | Path, data: bytes, mode: int = 0o600, *, durable: bool = True) -> None:
+def write_atomic(
+    path: str | Path,
+    data: bytes,
+    mode: int = 0o600,
+    *,
+    durable: bool = True,
+    before_rename: Callable[[], None] | None = None,
+) -> None:
     """Replace a file's content in one step: a temporary file in the same directory, then a rename.
 
     Args:
@@ -15,6 +29,7 @@ def write_atomic(path: str | Path, data: bytes, mode: int = 0o600, *, durable: b
         mode: Permission bits of the new file, whatever the umask.
         durable: Also make file and name survive a power failure before returning. Without it the step is still
             atomic for readers; that is enough for facts which a reboot makes meaningless.
+        before_rename: Called when the temporary file is complete.
 
     Raises:
         OSError: It could not be written; the old content stands and no temporary file is left. `EINVAL` when
@@ -23,13 +38,15 @@ def write_atomic(path: str | Path, data: bytes, mode: int = 0o600, *, durable: b
     target = Path(path)
     require_replaceable(target)
     # Not derived from the file's name, which may have no room for a suffix.
-    temporary = target.with_name(f".avenor-{os.urandom(8).hex()}.tmp")
+    temporary = target.with_name(_TEMPORARY.format(os.urandom(8).hex()))
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         try:
             _fill(fd, data, mode, durable=durable)
         finally:
             os.close(fd)
+        if before_rename is not None:
+            before_rename()
         os.replace(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -50,6 +67,18 @@ def remove_if_exists(path: str | Path) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def remove_unfinished(directory: str | Path) -> None:
+    """Remove the temporary files of writers that were killed; only where nobody can be writing. What resists stays."""
+    for path in Path(directory).glob(_TEMPORARY.format("*")):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def is_passing(error: OSError) -> bool:
+    """Whether it may go well if it is done again: the system was only short of something."""
+    return error.errno in _PASSING
 
 
 def require_replaceable(path: Path) -> None:

@@ -19,6 +19,8 @@ import trio
 
 HAS_PROC: Final = Path("/proc/self/stat").exists()
 _POLL_SECONDS: Final = 0.02
+# What there may be again in a moment.
+_SHORT_OF: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class ProcessId(msgspec.Struct, frozen=True):
@@ -117,22 +119,27 @@ async def wait_dead(process: ProcessId) -> None:
 
     Cancellation: nothing changes.
     """
+    await trio.lowlevel.checkpoint()
+    # Polling: without a pidfd (not Linux, or no descriptor left now) the kernel tells only parents of an exit.
+    while not await _has_died(process):  # noqa: ASYNC110
+        await trio.sleep(_POLL_SECONDS)
+
+
+async def _has_died(process: ProcessId) -> bool:
+    """Whether it is dead: waits for that where the kernel tells; False where it must be asked again."""
     try:
         with _pidfd(process.pid) as fd:
-            if not is_alive(process):
-                await trio.lowlevel.checkpoint()
-            elif fd is not None:
+            if is_alive(process):
+                if fd is None:
+                    return False
                 await trio.lowlevel.wait_readable(fd)
-            else:
-                await _poll_until_dead(process)
     except ProcessLookupError:
-        await trio.lowlevel.checkpoint()
-
-
-async def _poll_until_dead(process: ProcessId) -> None:
-    # Polling: without a pidfd (not Linux, or no descriptor left) the kernel tells only parents of an exit.
-    while is_alive(process):  # noqa: ASYNC110
-        await trio.sleep(_POLL_SECONDS)
+        return True
+    except OSError as error:
+        if error.errno not in _SHORT_OF:
+            raise
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -157,8 +164,8 @@ def _open_pidfd(pid: int) -> int | None:
     try:
         return pidfd_open(pid)
     except OSError as error:
-        # At the descriptor limit, or on a kernel without the call, we can still look at /proc.
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOSYS, errno.EPERM, errno.ENOMEM):
+        # On a kernel without the call we can still look at /proc.
+        if error.errno in (*_SHORT_OF, errno.ENOSYS, errno.EPERM):
             return None
         if error.errno == errno.EINVAL:  # a thread's number, or none at all
             raise ProcessLookupError(errno.ESRCH, "no such process", str(pid)) from error

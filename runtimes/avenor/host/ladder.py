@@ -70,7 +70,7 @@ async def stop_tree(
             may be out of reach: with our own pid in `own_children_of` and this process a subreaper, everything that
             was started is below us, and reading all processes' environments would prove nothing more.
         close_stdin: Closes the roots' standard input; None goes to SIGTERM at once.
-        graces: How long to wait after each step.
+        graces: How long to wait after each step; without time for SIGTERM, SIGKILL comes at once.
         own_children_of: Also end everything below this pid: our own, when all that runs below this process is to end.
             None when others' processes run below us too; then the answer is `unverified`.
         spare_pids: Gives the children that somebody here ends and reaps himself, left alone with all that is below
@@ -127,6 +127,8 @@ class _Ladder:
                 await _wait_all_dead(self._roots)
                 with trio.move_on_after(_FOLLOW_SECONDS):
                     await _wait_all_dead(found.id for found in self._collect())
+        if graces.term_seconds <= 0:  # who has no time to end must not begin to, and perhaps tell another end than ours
+            return
         with trio.move_on_after(graces.term_seconds):
             while alive := self._collect_all():
                 self._terminate(alive)

@@ -6,6 +6,7 @@ in a worker thread when the log may be long.
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -59,6 +60,41 @@ def repair(path: str | Path) -> int:
         return size - end
     finally:
         os.close(fd)
+
+
+def append(path: str | Path, lines: bytes) -> None:
+    """Add whole lines, durably, all of them or none; what is there must end with a line. A pipe is not waited for.
+
+    Raises:
+        OSError: There is no room for them, or the file cannot be written.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    try:
+        size = os.fstat(fd).st_size
+        if os.write(fd, lines) != len(lines):
+            os.ftruncate(fd, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def complete_copy(log: str | Path, copy: str | Path) -> None:
+    """Add to a copy of a log what a killed writer has not brought there; nothing where the copy is no regular file.
+
+    Raises:
+        OSError: The log cannot be read, or the copy not be written.
+    """
+    if not os.path.isfile(copy):
+        return
+    repair(copy)
+    after_seq, hint = last_seq(copy), 0
+    while True:
+        lines, hint = read_after(log, after_seq, offset_hint=hint)
+        if not lines:
+            return
+        append(copy, b"".join(line + b"\n" for line in lines))
+        after_seq = seq_of(lines[-1]) or after_seq
 
 
 def read_after(

@@ -1,12 +1,17 @@
 """A runtime's directory: which file is where, and the two small ones that say what was asked and who does it."""
 
 import os
+import shutil
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from avenor.host.atomic import write_atomic
+from avenor.host.atomic import remove_unfinished, write_atomic
 from avenor.host.identity import ProcessId, process_id
+
+# Made for looks at a repository; see `avenor.runtimes.gitdelta`.
+_SCRATCH: Final = "avenor-git-*"
 
 _PROCESS = msgspec.json.Decoder(ProcessId)
 
@@ -29,6 +34,11 @@ class RunDir:
     def lock_path(self) -> Path:
         """Held by the runtime for life; only the holder writes log, outcome and sentinel."""
         return self.path / "lock"
+
+    @property
+    def queued_path(self) -> Path:
+        """Is there from before the record until the run gets its place, so that the next supervisor queues it again."""
+        return self.path / "queued"
 
     @property
     def process_path(self) -> Path:
@@ -78,6 +88,12 @@ class RunDir:
             return self.record_path.read_bytes()
         except FileNotFoundError:
             return None
+
+    def clear_passing(self) -> None:
+        """Remove what a killed process had made here for a moment; only the lock's holder may. What resists stays."""
+        remove_unfinished(self.path)
+        for folder in self.path.glob(_SCRATCH):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def write_process(self) -> ProcessId:
         """Write down that this process is the runtime; the lock is taken first.

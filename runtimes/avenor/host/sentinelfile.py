@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from avenor.host.atomic import remove_if_exists, write_atomic
-from avenor.host.lock import is_locked
+from avenor.host.failpoints import failpoint
+from avenor.host.lock import FileLock, is_locked
 from avenor.protocol.outcomes import Outcome, render_sentinel
 
 
@@ -14,7 +15,9 @@ def write_sentinel(path: str | Path, outcome: Outcome) -> None:
         OSError: It could not be written; the caller tells that on stderr and in the snapshot.
     """
     # A session id is the agent's to choose, and JSON can hold what UTF-8 cannot.
-    write_atomic(path, render_sentinel(outcome).encode("utf-8", errors="replace"))
+    text = render_sentinel(outcome).encode("utf-8", errors="replace")
+    write_atomic(path, text, before_rename=lambda: failpoint("sentinel.before_rename"))
+    failpoint("sentinel.after_rename")
 
 
 def clear_stale(path: str | Path | None, permission_base: str | Path | None) -> None:
@@ -37,3 +40,12 @@ def clear_stale(path: str | Path | None, permission_base: str | Path | None) -> 
             errors.append(error)
     if errors:
         raise errors[0]
+    if permission_base is not None:
+        _remove_free_lock(Path(f"{permission_base}.lock"))
+
+
+def _remove_free_lock(path: Path) -> None:
+    """Removes the lock of one that was killed while it asked."""
+    lock = FileLock(path)
+    if path.exists() and lock.try_acquire():
+        lock.remove()

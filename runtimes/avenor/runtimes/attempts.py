@@ -58,6 +58,7 @@ async def run_prompt(
     interrupted: trio.Event,
     queued: Callable[[], int],
     finishing: Callable[[TurnResult], Awaitable[None]],
+    attempt: int = 1,
 ) -> TurnResult:
     """Sends a prompt until an attempt ends with what counts, and returns that.
 
@@ -72,8 +73,8 @@ async def run_prompt(
         interrupted: Cuts the prompt short, waiting included.
         queued: How many prompts wait behind it.
         finishing: Called with each attempt's result before the end of its turn is told.
+        attempt: The number of the first.
     """
-    attempt = 1
     while True:
         result = await conversation.turn(prompt, interrupted=interrupted, queued=queued, finishing=finishing)
         if ending.cause is not None or interrupted.is_set():

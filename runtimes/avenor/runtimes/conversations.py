@@ -33,6 +33,8 @@ class Conversation:
         graces: What the stop ladder may take, asked when a session is closed.
         opened: Told the id of each session that was opened, once its start is told.
         closed: Takes what each closed session left behind.
+        anew: What to say instead when the session that the spec resumes is lost and a fresh one is opened; None where
+            that must not be.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Conversation:
         graces: Callable[[], Graces],
         opened: Callable[[str], None],
         closed: Callable[[StopResult], None],
+        anew: Callable[[], Prompt] | None = None,
     ) -> None:
         self.session_id = spec.resume or ""
         self._spec = spec
@@ -63,7 +66,9 @@ class Conversation:
         self._last: TurnResult | None = None
         self._usage: Usage | None = None
         # A session that was never answered in may be replaced by a fresh one; any other holds what must not be lost.
-        self._has_history = spec.resume is not None
+        self._has_history = spec.resume is not None and anew is None
+        self._anew = anew
+        self._is_anew = False
 
     async def turn(
         self,
@@ -92,6 +97,8 @@ class Conversation:
             return self._last
         if interrupted.is_set():
             return _interrupted_before_turn()
+        if self._is_anew and self._anew is not None:
+            prompt, self._is_anew = self._anew(), False
         turn = Turn(self._services, self._session, self._sink, prompt, interrupted)
         self._last = await turn.run(queued=queued(), finishing=finishing)
         self._note(self._last)
@@ -131,6 +138,10 @@ class Conversation:
                 # Nothing was said in it yet, so a new session loses nothing; but it is told.
                 self._make_sink().emit(Error(source="session", message=f"{error.message}; starting a new session"))
                 await self._open(None)
+                self._is_anew = self._session is not None
+            else:
+                if self._anew is not None:  # restored, with all that was said in it
+                    self._anew, self._has_history = None, self._session is not None
 
     async def _open(self, resume: str | None) -> None:
         sink = self._make_sink()

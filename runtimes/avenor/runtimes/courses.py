@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 
 from avenor.protocol.configs import ResolvedConfig, ResolvedPhase
 from avenor.protocol.events import PhaseStart
@@ -17,7 +18,8 @@ from avenor.runtimes.gitdelta import GitDeltas, GitMark, GitPast
 from avenor.runtimes.host import RunHost
 from avenor.runtimes.inboxes import Inbox
 from avenor.runtimes.phase_marks import PhaseMark, Scope
-from avenor.runtimes.phases import Around, PhaseResult, run_phase, tell_end
+from avenor.runtimes.phases import Around, PhaseResult, past_result, run_phase, tell_end
+from avenor.runtimes.replay import Key, PastTalk
 
 ExitReason = Literal[
     "end_turn",
@@ -51,6 +53,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     past: GitPast
     follows: Callable[[bool], bool]
     is_alone: bool
+
+    def has_begun(self, stage: "Stage") -> bool:
+        """Whether an earlier process of the run has told the start of this loop or team."""
+        return stage.host.past is not None and self.scope.path in stage.host.past.begun
+
+    def is_over(self, stage: "Stage") -> bool:
+        """Whether it has told the end, too."""
+        return stage.host.past is not None and self.scope.path in stage.host.past.over
 
 
 class CourseResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,10 +203,24 @@ class Course:
         )
 
     async def run_one(self, phase: ResolvedPhase, around: Around, *, inbox: Inbox | None = None) -> PhaseResult:
-        """Runs one phase, whatever it is made of."""
+        """Runs one phase, whatever it is made of, unless an earlier process of the run has seen its end."""
+        past = self._stage.host.past_of(Key.of(around.scope, phase.name, around.iteration))
+        if past is not None and past.end is not None:
+            return self._take_past(phase, around, past)
         if phase.nested is None:
             return await run_phase(self._stage.host, self._stage.git, phase, around, inbox=inbox)
         return await self._run_nested(phase, phase.nested, around)
+
+    def _take_past(self, phase: ResolvedPhase, around: Around, past: PastTalk) -> PhaseResult:
+        host = self._stage.host
+        output: str | None = None
+        if host.past is not None and phase.nested is not None:
+            end = host.past.over.get(around.scope.inside(phase.name).path)
+            output = "" if end is None or end.final_output is UNSET else end.final_output
+        result = past_result(past, output, around.skippable)
+        if not around.stands(result) and not host.inboxes.has_open:
+            host.conclude()
+        return result
 
     def reason_for(self, stopped: PhaseResult, otherwise: ExitReason) -> ExitReason:
         """Why the course ends with a phase that did not end clean."""
@@ -219,7 +243,8 @@ class Course:
 
     async def _run_nested(self, phase: ResolvedPhase, config: ResolvedConfig, around: Around) -> PhaseResult:
         mark = PhaseMark(phase, around.scope, around.iteration)
-        self._stage.host.log.emit(mark.put_on(PhaseStart()))
+        if self._stage.host.past_of(Key.of(around.scope, phase.name, around.iteration)) is None:
+            self._stage.host.log.emit(mark.put_on(PhaseStart()))
         stands: list[bool] = []
 
         def follows(is_clean: bool) -> bool:

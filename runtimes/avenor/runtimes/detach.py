@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
+from avenor.host.failpoints import failpoint
 from avenor.host.rundir import RunDir
 from avenor.protocol.errors import AvenorError, SpawnError, to_wire
 from avenor.protocol.spec import Record
@@ -40,6 +41,7 @@ def become_runtime(path: str, ready_fd: int) -> NoReturn:
         ready_fd: A pipe that takes `ready` or `error` and JSON, one line; closed as soon as that is said.
     """
     code = _BROKEN
+    failpoint("launch.after_fork")
     try:
         code = _run(path, ready_fd)
     except SystemExit as ending:

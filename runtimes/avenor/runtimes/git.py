@@ -14,6 +14,8 @@ from typing import IO, Final
 
 import trio
 
+from avenor.host.children import CHILDREN
+
 LIMIT_BYTES: Final = 65536
 _LAST_LINE_BYTES: Final = 64  # kept free for the line that says how much is missing
 _LISTING_BYTES: Final = 1 << 26  # some half million paths; held in memory
@@ -106,7 +108,7 @@ class Git:
         settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
         # Files and no pipes: nobody has to read, and nothing that outlives git can make us wait.
         with self._temporary() as errors:
-            process = await trio.lowlevel.open_process(
+            process = await CHILDREN.start(
                 ["git", "--no-pager", *settings, *arguments],
                 stdin=DEVNULL if stdin is None else stdin,
                 stdout=output,

@@ -15,10 +15,11 @@ import structlog
 import trio
 from msgspec import UNSET, UnsetType
 
-from avenor.host.atomic import remove_if_exists
+from avenor.host.atomic import is_passing, remove_if_exists
+from avenor.host.failpoints import failpoint
 from avenor.host.ladder import Graces, StopResult
 from avenor.host.sentinelfile import clear_stale, write_sentinel
-from avenor.protocol.events import Error, Event, PromptQueued
+from avenor.protocol.events import Error, Event, PermissionResponse, PromptQueued, RunEnding, RunResumed
 from avenor.protocol.methods import PromptAccepted, RunResult
 from avenor.protocol.outcomes import Outcome
 from avenor.protocol.snapshot import Fold
@@ -33,11 +34,14 @@ from avenor.runtimes.ownership import Client, Ownership
 from avenor.runtimes.permission_file import FileHandler
 from avenor.runtimes.permissions import Broker
 from avenor.runtimes.prompts import Prompt
+from avenor.runtimes.replay import Key, Past, PastTalk
 from avenor.runtimes.sinks import AgentSink
 from avenor.runtimes.turns import TurnServices
 
 _logger: Final = structlog.get_logger()
 _URGENT: Final = Graces(stdin_seconds=0.0, term_seconds=0.0, kill_seconds=Graces().kill_seconds)
+
+_LATE_SECONDS: Final = 0.5
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +75,7 @@ class Talk(msgspec.Struct, frozen=True, kw_only=True):
         opened: Told the session's id whenever one was opened.
         mark: Puts on its events what they belong to; None where that is the run as a whole.
         is_alone: No other conversation is open beside it, so that whatever runs below this process is its own.
+        anew: See `Conversation`.
     """
 
     spec: RunSpec
@@ -79,6 +84,7 @@ class Talk(msgspec.Struct, frozen=True, kw_only=True):
     opened: Callable[[str], None]
     mark: Callable[[Event], object] | None = None
     is_alone: bool = True
+    anew: Callable[[], Prompt] | None = None
 
 
 class RunHost:
@@ -89,6 +95,7 @@ class RunHost:
         log: Its event log.
         fold: The state that its events come to; the host sets the owner in it.
         surroundings: The process around it.
+        past: What an earlier process of the run has left; None of a new run.
 
     Attributes:
         left: What closed sessions could not end, by name.
@@ -97,8 +104,11 @@ class RunHost:
         result: Of the last turn, complete.
     """
 
-    def __init__(self, record: Record, *, log: EventLog, fold: Fold, surroundings: Surroundings) -> None:
+    def __init__(
+        self, record: Record, *, log: EventLog, fold: Fold, surroundings: Surroundings, past: Past | None = None
+    ) -> None:
         self.record = record
+        self.past = past
         self.log = log
         self.fold = fold
         self.ending = Ending()
@@ -122,8 +132,11 @@ class RunHost:
         self._parked: Outcome | None = None
         self._outcome: Outcome | None = None
         self._is_urgent = False
+        self._sentinel_is_due = trio.lowlevel.ParkingLot()
         self._timeout = float(record.spec.timeout or 0.0) or float("inf")
         self._time_limit = trio.CancelScope(deadline=trio.current_time() + self._timeout)
+        if past is not None:
+            self._go_on_from(past)
 
     # ---- for runners
 
@@ -137,15 +150,19 @@ class RunHost:
         """An existing directory for files that go with the run."""
         return self._around.scratch
 
+    def past_of(self, key: Key) -> PastTalk | None:
+        """What an earlier process of the run has left of a phase."""
+        return None if self.past is None else self.past.talks.get(key)
+
     @property
     def retry_plan(self) -> RetryPlan:
         """How often a failed attempt is tried again."""
         return RetryPlan(max_retries=self.record.spec.max_retries, remaining_seconds=self._remaining_seconds)
 
-    @property
-    def whole(self) -> Talk:
-        """The conversation that a run as a whole is: as the record describes it."""
-        return Talk(spec=self.record.spec, ending=self.ending, end=self.end, opened=lambda _session_id: None)
+    def whole(self, *, resume: str | None, anew: Callable[[], Prompt] | None = None) -> Talk:
+        """The conversation that a run as a whole is: as the record describes it, but for the session to restore."""
+        spec = msgspec.structs.replace(self.record.spec, resume=resume)
+        return Talk(spec=spec, ending=self.ending, end=self.end, opened=lambda _session_id: None, anew=anew)
 
     @asynccontextmanager
     async def open_conversation(self, talk: Talk) -> AsyncGenerator[Conversation, None]:
@@ -171,6 +188,7 @@ class RunHost:
                 graces=lambda: _URGENT if self._is_urgent else Graces(),
                 opened=talk.opened,
                 closed=self._note_closed if talk.is_alone else self._note_part_closed,
+                anew=talk.anew,
             )
             try:
                 yield conversation
@@ -195,11 +213,11 @@ class RunHost:
         if path is None:
             return
         try:
-            await trio.to_thread.run_sync(write_sentinel, path, outcome)
+            await self._write_parked(path, outcome)
         except OSError as error:
             self.report("sentinel", f"cannot write {path}: {error.strerror}")
-        if not self.is_parked:  # a prompt came meanwhile, and took away what was not there yet
-            self._clear_sentinel()
+            if is_passing(error):
+                self._sentinel_is_due.unpark_all()
 
     def conclude(self) -> None:
         """What the work comes to is certain, though it has still to end: no later cause counts, no prompt comes in."""
@@ -228,9 +246,20 @@ class RunHost:
         if not self.ending.decide(cause):
             return False
         self._outcome = self._parked
+        coming = self._parked or Outcome.of(cause.stop_reason, run_id=self.record.run_id)
+        # Before anything is cancelled, so that not even the loss of this process can change what the run comes to.
+        self.log.emit(
+            RunEnding(
+                status=coming.status.value,
+                exit_code=coming.exit_code,
+                stop_reason=coming.stop_reason,
+                reason=cause.reason,
+            )
+        )
         self.inboxes.close_all()
         self.broker.close()
         _logger.info("run.ending", stop_reason=cause.stop_reason, reason=cause.reason)
+        failpoint("cancel.begun")
         return True
 
     def kill(self, cause: Cause) -> None:
@@ -261,7 +290,7 @@ class RunHost:
         targets = self.inboxes.targets()
         for inbox in targets:
             inbox.interrupt(Prompt(text=text, source=source), keep_queue=keep_queue)
-        self._accepted(targets, text, source)
+        self._accepted(targets, text, source, keep_queue)
 
     def take_ownership(self, client: Client, *, force: bool) -> None:
         """Makes the client the owner.
@@ -293,10 +322,46 @@ class RunHost:
             await trio.sleep_forever()
         self.end(Cause(stop_reason="timeout", reason=f"the run took longer than {self._timeout:g} s"))
 
+    async def watch_sentinel(self) -> None:
+        """Writes the sentinel of a parked run later, if there was no room for it. Runs until it is cancelled."""
+        while True:
+            await self._sentinel_is_due.park()
+            # Polling: nothing tells that there is room again.
+            while (outcome := self._parked) is not None and self._around.sentinel_path is not None:
+                await trio.sleep(_LATE_SECONDS)
+                try:
+                    await self._write_parked(self._around.sentinel_path, outcome)
+                    break
+                except OSError as error:
+                    _logger.warning("sentinel.not_written", error=str(error))
+
+    def tell_resumed(self) -> None:
+        """Tells that this process goes on with the run, and settles what the agents of the one before it have asked."""
+        assert self.past is not None
+        cut, goes_on = self.past.describe()
+        self.log.emit(RunResumed(cut=cut, goes_on=goes_on))
+        for each in self.past.asked.values():
+            self.log.emit(
+                PermissionResponse(
+                    request_id=each.request_id,
+                    option_id="",
+                    kind="cancelled",
+                    source="cancel",
+                    session_id=each.session_id,
+                    path=each.path,
+                    depth=each.depth,
+                    phase=each.phase,
+                    phase_kind=each.kind,
+                    iteration=each.iteration,
+                    attempt=each.attempt,
+                )
+            )
+
     def clear_stale_files(self) -> None:
-        """Removes sentinel and permission files that an earlier run left."""
+        """Removes sentinel and permission files that an earlier run left; of the same run, only its open questions."""
+        sentinel = self._around.sentinel_path if self.past is None else None
         try:
-            clear_stale(self._around.sentinel_path, permission_base(self.record.spec.permission_handler))
+            clear_stale(sentinel, permission_base(self.record.spec.permission_handler))
         except OSError as error:
             self.report("start", f"cannot remove what an earlier run left: {error}")
 
@@ -323,13 +388,33 @@ class RunHost:
 
     # ---- its own
 
-    def _accepted(self, targets: list[Inbox], text: str, source: str) -> None:
+    def _go_on_from(self, past: Past) -> None:
+        """What the process before this one had accepted, and how much of its time was used."""
+        self._time_limit.deadline -= past.used_ms / 1000
+        for prompt in past.whole.queued if self.record.config is None else past.waiting:
+            self.inboxes.next.add(prompt)
+        if past.is_parked:
+            state = self.fold.state
+            self._time_limit.deadline = float("inf")
+            self._parked = Outcome.of(
+                state.stop_reason or "end_turn", run_id=self.record.run_id, session_id=state.session_id or ""
+            )
+            self.result = RunResult(final_output=past.final_output, stop_reason=state.stop_reason)
+
+    def _accepted(self, targets: list[Inbox], text: str, source: str, keep_queue: bool | UnsetType = UNSET) -> None:
         if self._parked is not None:
             self._parked = None
             self._time_limit.deadline = trio.current_time() + self._timeout
             self._clear_sentinel()
         for inbox in targets:
-            self.log.emit(inbox.mark(PromptQueued(text=text, source=source, queued=self.inboxes.waiting)))
+            queued = PromptQueued(text=text, source=source, queued=self.inboxes.waiting, keep_queue=keep_queue)
+            self.log.emit(inbox.mark(queued))
+
+    async def _write_parked(self, path: str, outcome: Outcome) -> None:
+        if self._parked is outcome:
+            await trio.to_thread.run_sync(write_sentinel, path, outcome)
+        if not self.is_parked:  # a prompt came meanwhile, and took away what was not there yet
+            self._clear_sentinel()
 
     def _sessions(self, targets: list[Inbox]) -> list[str] | UnsetType:
         """Which sessions got a prompt, where there may be several."""

@@ -11,6 +11,7 @@ import structlog
 import trio
 from msgspec import UNSET
 
+from avenor.host.failpoints import failpoint
 from avenor.protocol.errors import AvenorError
 from avenor.protocol.events import RunEnd, RunStart
 from avenor.protocol.outcomes import Outcome
@@ -30,12 +31,13 @@ async def live(host: RunHost, runner: Runner) -> Outcome:
     """Does the run's work, and tells its end in log and sentinel.
 
     Args:
-        host: The run, of which nobody has heard yet.
+        host: The run, which begins, or goes on after the process that it had was lost.
         runner: What its work is made of.
     """
-    _tell_start(host)
+    _tell_begin(host)
     async with trio.open_nursery() as services:
         services.start_soon(host.watch_time_limit)
+        services.start_soon(host.watch_sentinel)
         if host.files is not None:
             services.start_soon(host.files.watch_late)
         outcome = await _work(host, runner)
@@ -46,7 +48,7 @@ async def live(host: RunHost, runner: Runner) -> Outcome:
 
 async def fail_to_start(host: RunHost, outcome: Outcome) -> Outcome:
     """Tells start and end of a run that cannot do its work; returns the outcome that counts."""
-    _tell_start(host)
+    _tell_begin(host)
     outcome = host.settle(outcome)
     await _tell_end(host, outcome)
     return outcome
@@ -96,12 +98,15 @@ def _failed(host: RunHost, stop_reason: str, reason: str) -> Outcome:
     return host.settle(Outcome.of(stop_reason, run_id=host.record.run_id, reason=reason))
 
 
-def _tell_start(host: RunHost) -> None:
+def _tell_begin(host: RunHost) -> None:
     spec = host.record.spec
     record = host.record
-    host.log.emit(
-        RunStart(kind=record.kind, backend=spec.backend, dir=spec.dir, version=record.version, parks=record.parks)
-    )
+    if host.past is None:
+        host.log.emit(
+            RunStart(kind=record.kind, backend=spec.backend, dir=spec.dir, version=record.version, parks=record.parks)
+        )
+    else:
+        host.tell_resumed()
     host.clear_stale_files()
 
 
@@ -109,6 +114,7 @@ async def _tell_end(host: RunHost, outcome: Outcome) -> None:
     if host.files is not None:
         host.files.set_late_aside()
     host.check_sentinel()
+    failpoint("end.before_log")
     publish = host.log.record(
         RunEnd(
             status=outcome.status.value,
@@ -121,5 +127,6 @@ async def _tell_end(host: RunHost, outcome: Outcome) -> None:
     # hears of the end finds the sentinel.
     await host.log.synced()
     await host.write_final_sentinel(outcome)
+    failpoint("end.after_sentinel")
     publish()
     host.finished.set()

@@ -16,27 +16,29 @@ async def run_loop(stage: Stage, config: ResolvedLoop, place: Place) -> CourseRe
     """Runs a loop to its end, which is always told."""
     loop = _Loop(stage, config, place)
     emit = stage.host.log.emit
-    emit(
-        place.scope.put_on(
-            LoopStart(
-                max_iterations=config.max_iterations,
-                pre_phase_count=len(config.pre),
-                loop_phase_count=len(config.loop),
-                post_phase_count=len(config.post),
+    if not place.has_begun(stage):
+        emit(
+            place.scope.put_on(
+                LoopStart(
+                    max_iterations=config.max_iterations,
+                    pre_phase_count=len(config.pre),
+                    loop_phase_count=len(config.loop),
+                    post_phase_count=len(config.post),
+                )
             )
         )
-    )
     came = await loop.run()
-    emit(
-        place.scope.put_on(
-            LoopEnd(
-                exit_reason=came.exit_reason,
-                iterations_completed=loop.completed,
-                exit_label=came.label or UNSET,
-                final_output=came.final_output,
+    if not place.is_over(stage):
+        emit(
+            place.scope.put_on(
+                LoopEnd(
+                    exit_reason=came.exit_reason,
+                    iterations_completed=loop.completed,
+                    exit_label=came.label or UNSET,
+                    final_output=came.final_output,
+                )
             )
         )
-    )
     return came
 
 

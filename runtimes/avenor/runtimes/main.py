@@ -19,6 +19,7 @@ import msgspec
 import structlog
 import trio
 
+from avenor.host.failpoints import failpoint
 from avenor.host.lock import FileLock
 from avenor.host.logfile import last_event_named
 from avenor.host.phase_files import load_phases
@@ -134,14 +135,17 @@ def _take(rundir: RunDir) -> Record:
     """The record of a directory that nobody else runs in, and nobody has.
 
     Raises:
-        SpawnError: It is taken, has ended, or has no usable record.
+        SpawnError: It is taken, has ended, was being ended, or has no usable record.
     """
+    failpoint("runtime.before_lock")
     lock = FileLock(rundir.lock_path)
     if not lock.try_acquire():
         raise SpawnError(f"{rundir.path}: another process runs in it")
     _held.append(lock)
-    if last_event_named(rundir.log_path, "run.end") is not None:
-        raise SpawnError(f"{rundir.path}: the run in it has ended already")
+    rundir.clear_passing()
+    failpoint("runtime.after_lock")
+    if last_event_named(rundir.log_path, "run.end", "run.ending") is not None:
+        raise SpawnError(f"{rundir.path}: the run in it has ended already, or was being ended")
     try:
         return msgspec.json.decode(rundir.read_record() or b"", type=Record)
     except (OSError, msgspec.DecodeError) as error:

@@ -6,6 +6,7 @@ Each handler decides and records before it waits, so that pipelined requests tak
 import os
 import time
 from collections.abc import Awaitable
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -32,6 +33,8 @@ from avenor.runtimes.host import RunHost
 from avenor.runtimes.ownership import Client
 
 _SOURCE: Final = "control"
+# What a client may take for a method of this socket, because it is one of the other kind.
+_SUPERVISORS_ONLY: Final = ("spawn", "prune", "log_level")
 _Answer = TypeVar("_Answer")
 
 
@@ -62,7 +65,8 @@ class RunMethods:
         table.add("claim", OwnerTarget, self._claim)
         table.add("release", Target, self._release)
         table.add("shutdown", ShutdownParams, self._shutdown)
-        table.add("spawn", _Anything, _no_spawn)
+        for name in _SUPERVISORS_ONLY:
+            table.add(name, _Anything, partial(_refuse, name))
 
     def pong(self) -> Pong:
         """Who answers here."""
@@ -161,5 +165,5 @@ def client_of(call: Call) -> Client:
     return Client(connection=call.connection.client_id, name=call.client_id)
 
 
-def _no_spawn(_call: Call, _params: _Anything) -> None:
-    raise Unsupported("this socket is a single run's and cannot spawn: use that of `avenor stable`")
+def _refuse(name: str, _call: Call, _params: _Anything) -> None:
+    raise Unsupported(f"this socket is a single run's, and {name} is for a supervisor: use that of `avenor stable`")

@@ -10,6 +10,7 @@ from typing import Final, Literal
 import trio
 from msgspec import UNSET
 
+from avenor.host.failpoints import failpoint
 from avenor.protocol.errors import InvalidParams, NoPendingPermission
 from avenor.protocol.events import Error, Event, PermissionOption, PermissionRequest, PermissionResponse
 from avenor.runtimes.backends.base import PermissionAnswer, PermissionAsk
@@ -150,6 +151,7 @@ class Broker:
     async def _ask_people(self, pending: Pending) -> PermissionAnswer:
         self._pending[pending.request_id] = pending
         self._announce(pending, self._first_resolver())
+        failpoint("permission.pending")
         try:
             if self._is_closed:
                 self._settle(pending, None, None, "cancel")

@@ -20,6 +20,11 @@ class Scope(msgspec.Struct, frozen=True):
 
     outer: tuple[str, ...] = ()
 
+    @property
+    def path(self) -> str:
+        """As events carry it; empty for the run's own."""
+        return "/".join(self.outer)
+
     def inside(self, phase: str) -> "Scope":
         """The scope of what this phase runs."""
         return Scope((*self.outer, phase))
@@ -27,7 +32,7 @@ class Scope(msgspec.Struct, frozen=True):
     def put_on(self, event: E) -> E:
         """The event, with path and depth on it where it is not the run's own."""
         if self.outer:
-            event.path = "/".join(self.outer)
+            event.path = self.path
             event.depth = len(self.outer) + 1
         return event
 

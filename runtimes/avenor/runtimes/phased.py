@@ -19,8 +19,9 @@ async def run_phased(record: Record, host: RunHost) -> Outcome:
     assert record.config is not None
     with GitDeltas(record.spec.dir, os.environ, scratch=host.scratch) as git:
         began = None
-        with host.ending.interruptible():
-            began = await git.mark()
+        if host.past is None:  # else nobody knows any more
+            with host.ending.interruptible():
+                began = await git.mark()
         stage = Stage(host=host, git=git, nest=_run)
         place = Place(
             scope=Scope(),

@@ -5,17 +5,18 @@ attempt follows. That is decided without an await, so that a prompt of a client 
 phase, or refused. Only then is its agent ended, and its end told.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 import structlog
 import trio
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
+from avenor.host.failpoints import failpoint
 from avenor.protocol.configs import ResolvedPhase
 from avenor.protocol.events import PhaseEnd, PhaseStart
-from avenor.protocol.markers import Directive, most_severe
+from avenor.protocol.markers import Directive, DirectiveKind, most_severe
 from avenor.protocol.outcomes import ExitCode
 from avenor.protocol.spec import RunSpec
 from avenor.protocol.templates import TemplateError, parse_template
@@ -25,9 +26,10 @@ from avenor.runtimes.gitdelta import GitDelta, GitDeltas, GitMark, GitPast
 from avenor.runtimes.host import RunHost, Talk
 from avenor.runtimes.inboxes import Inbox
 from avenor.runtimes.phase_marks import PhaseMark, Scope
-from avenor.runtimes.prompts import Prompt
+from avenor.runtimes.prompts import CONTINUE, Prompt
+from avenor.runtimes.replay import Key, PastTalk
 from avenor.runtimes.retries import Failure, should_retry
-from avenor.runtimes.turns import TurnResult
+from avenor.runtimes.turns import TurnResult, past_turn
 
 _logger: Final = structlog.get_logger()
 
@@ -107,19 +109,28 @@ async def run_phase(
         around: What it finds.
         inbox: Where prompts for it wait; opened already when it starts beside others.
     """
+    past = host.past_of(Key.of(around.scope, phase.name, around.iteration))
     if inbox is None:
-        inbox = open_inbox(host, phase, around)
-        for prompt in host.inboxes.next.prompts.take_all():
-            inbox.add(prompt)
+        inbox = open_inbox(host, phase, around, host.inboxes.next.prompts.take_all())
     try:
-        return await _Phase(host, git, phase, around, inbox).run()
+        return await _Phase(host, git, phase, around, inbox).run(past)
     finally:
         host.inboxes.close(inbox)
 
 
-def open_inbox(host: RunHost, phase: ResolvedPhase, around: Around) -> Inbox:
-    """An inbox for the phase, which gets what clients say from now on."""
+def open_inbox(host: RunHost, phase: ResolvedPhase, around: Around, waiting: Sequence[Prompt]) -> Inbox:
+    """An inbox for the phase, which gets what clients say from now on.
+
+    Args:
+        host: The run.
+        phase: The phase.
+        around: What it finds.
+        waiting: What clients have said before it, and nobody has heard.
+    """
     inbox = Inbox(PhaseMark(phase, around.scope, around.iteration).put_on)
+    past = host.past_of(Key.of(around.scope, phase.name, around.iteration))
+    for prompt in [*waiting, *(() if past is None else past.queued)]:
+        inbox.add(prompt)
     host.inboxes.open(inbox)
     return inbox
 
@@ -134,15 +145,19 @@ class _Phase:
         self._sent: list[Prompt] = []
         self._stands = False
 
-    async def run(self) -> PhaseResult:
+    async def run(self, past: PastTalk | None) -> PhaseResult:
+        """Runs it, or goes on with what an earlier process of the run has left of it."""
         try:
             text = await self._render()
         except TemplateError as error:
             return await self._refuse(Failure(message=f"template: {error}", permanent=True))
-        attempt = 1
+        attempt = 1 if past is None else past.attempt
+        if past is not None:
+            self._sent += past.sent
         while True:
             mark = PhaseMark(self._phase, self._around.scope, self._around.iteration, attempt)
-            result = await _Attempt(self._host, self._phase, self._around, mark, self).run(text)
+            begun, past = past if past is not None and past.has_started else None, None
+            result = await _Attempt(self._host, self._phase, self._around, mark, self, begun).run(text)
             result = await self._end(result, mark)
             if self._stands:
                 return result
@@ -163,6 +178,13 @@ class _Phase:
         if prompt is not None:
             self._sent.append(prompt)
         return prompt
+
+    def say_again(self) -> None:
+        """What clients have said was lost with the session; it waits again, unless the run is about to end."""
+        if self._inbox.prompts.is_open:
+            for prompt in reversed(self._sent):
+                self._inbox.prompts.put_first(prompt, keep_queue=True)
+        self._sent.clear()
 
     def judge(self, result: PhaseResult, attempt: int) -> None:
         """An attempt has come to this: stands, if no other follows."""
@@ -222,7 +244,7 @@ class _Phase:
         """Notes what the repository is now, and tells the end."""
         with self._around.ending.interruptible():
             result = msgspec.structs.replace(result, mark=await self._git.mark())
-        return await tell_end(self._host, result, mark)
+        return await tell_end(self._host, result, mark, is_retried=not self._stands)
 
     async def _wait(self, result: PhaseResult, mark: PhaseMark, attempt: int) -> bool:
         """Tells of the retry and waits for its time; False if the run ends meanwhile."""
@@ -230,11 +252,7 @@ class _Phase:
             return False
         retry = self._host.retry_plan.retry(attempt, result.failure, result.stop_reason)
         self._host.log.emit(mark.put_on(retry))
-        # What was said in an attempt is lost with it; the next one is told again, unless the run is about to end.
-        if self._inbox.prompts.is_open:
-            for prompt in reversed(self._sent):
-                self._inbox.prompts.put_first(prompt, keep_queue=True)
-        self._sent.clear()
+        self.say_again()
         with self._around.ending.interruptible():
             await trio.sleep(retry.delay_ms / 1000)
         return self._around.ending.cause is None
@@ -250,24 +268,28 @@ class _Attempt:
         around: Around,
         mark: PhaseMark,
         whole: _Phase,
+        past: PastTalk | None,
     ) -> None:
         self._host = host
         self._phase = phase
         self._around = around
         self._mark = mark
         self._whole = whole
-        self._directives: list[Directive] = []
-        self._has_started = False
+        self._past = past
+        self._directives: list[Directive] = [] if past is None else [*past.directives]
+        self._has_started = past is not None
 
     async def run(self, text: str) -> PhaseResult:
         with self._around.ending.part() as ending:
+            resume = self._around.resume if self._past is None else self._past.session_id
             talk = Talk(
-                spec=msgspec.structs.replace(self._around.spec, resume=self._around.resume),
+                spec=msgspec.structs.replace(self._around.spec, resume=resume),
                 ending=ending,
                 end=ending.decide,
                 opened=self._tell_start,
                 mark=self._mark.put_on,
                 is_alone=self._around.is_alone,
+                anew=None if self._past is None else lambda: self._begin_anew(text),
             )
             async with self._host.open_conversation(talk) as conversation:
                 turn = await self._talk(conversation, text)
@@ -282,7 +304,10 @@ class _Attempt:
 
         After the last turn nothing awaits until the result stands: no prompt is accepted into what has ended.
         """
-        prompt = Prompt(text=text, source="run")
+        first = self._first(text)
+        if isinstance(first, TurnResult):
+            return first
+        prompt = first
         while True:
             with self._whole.inbox.current_prompt() as interrupted:
                 turn = await conversation.turn(
@@ -295,6 +320,22 @@ class _Attempt:
             if following is None:
                 return turn
             prompt = following
+
+    def _first(self, text: str) -> Prompt | TurnResult:
+        """What is said first, or how the last turn ended if an earlier process of the run has said all there was."""
+        if self._past is not None and self._past.is_cut:
+            interrupting = self._whole.next_prompt() if self._past.was_interrupted else None
+            return interrupting or CONTINUE
+        if self._past is not None and self._past.last is not None:
+            turn = past_turn(self._past.last)
+            return self._following(turn) or turn
+        return Prompt(text=text, source="run")
+
+    def _begin_anew(self, text: str) -> Prompt:
+        """The session of an earlier process cannot be restored: the attempt begins once more, and says everything."""
+        self._directives.clear()
+        self._whole.say_again()
+        return Prompt(text=text, source="run")
 
     async def _note_turn(self, turn: TurnResult) -> None:
         self._directives += turn.directives
@@ -329,8 +370,42 @@ class _Attempt:
         )
 
 
-async def tell_end(host: RunHost, result: PhaseResult, mark: PhaseMark) -> PhaseResult:
-    """Tells the end of a phase, and returns its result when that is on the disk."""
+def past_result(talk: PastTalk, output: str | None, skippable: Mapping[str, str]) -> PhaseResult:
+    """The result of a phase that has ended in an earlier process of the run.
+
+    Args:
+        talk: What was said in it.
+        output: Of a nested loop or team, what that had to say; else None.
+        skippable: See `Around`.
+    """
+    end = talk.end
+    assert end is not None
+    said = "" if talk.last is None or talk.last.final_output is UNSET else talk.last.final_output
+    error = UNSET if talk.last is None else talk.last.error
+    # Any commit stands for its tree: what was not committed then counts as changed since.
+    mark = None if end.commit is UNSET else GitMark(commit=end.commit, tree=end.commit)
+    return PhaseResult(
+        stop_reason=end.stop_reason,
+        exit_code=end.exit_code,
+        session_id="" if end.session_id is UNSET else end.session_id,
+        final_output=said if output is None else output,
+        failure=None if error is UNSET else Failure(message=error),
+        was_cut=end.exit_code == ExitCode.CANCELLED,
+        abort=_past_marker("abort", end.abort_marker, end.abort_marker_label),
+        exit=_past_marker("exit", end.exit_marker, end.exit_marker_label),
+        skips=[] if end.skips is UNSET else [name for name in skippable.values() if name in end.skips],
+        mark=mark,
+    )
+
+
+def _past_marker(kind: DirectiveKind, is_there: bool | UnsetType, label: str | UnsetType) -> Directive | None:
+    if is_there is not True:
+        return None
+    return Directive(kind=kind, label=None if label is UNSET else label, word=kind)
+
+
+async def tell_end(host: RunHost, result: PhaseResult, mark: PhaseMark, *, is_retried: bool = False) -> PhaseResult:
+    """Tells the end of a phase, or of an attempt that another one follows; returns when that is on the disk."""
     end = PhaseEnd(
         stop_reason=result.stop_reason,
         exit_code=result.exit_code,
@@ -340,11 +415,14 @@ async def tell_end(host: RunHost, result: PhaseResult, mark: PhaseMark) -> Phase
         exit_marker_label=_label(result.exit),
         abort_marker=True if result.abort is not None else UNSET,
         abort_marker_label=_label(result.abort),
+        retried=True if is_retried else UNSET,
     )
     mark.put_on(end)
     end.session_id = result.session_id or UNSET
+    failpoint("phase.before_end")
     host.log.emit(end)
     await host.log.synced()
+    failpoint("phase.after_end")
     return result
 
 

@@ -16,9 +16,11 @@ import msgspec
 import trio
 
 from avenor.control.hub import EventHub
+from avenor.host.children import CHILDREN
+from avenor.host.failpoints import failpoint
 from avenor.host.identity import ProcessId, signal_process
 from avenor.host.ladder import Graces, StopResult, stop_tree
-from avenor.host.logfile import last_seq, repair
+from avenor.host.logfile import complete_copy, iter_lines, repair
 from avenor.host.procs import ProcsFile
 from avenor.host.rundir import RunDir
 from avenor.host.tree import descendants, part_tag, tree_tag
@@ -36,6 +38,7 @@ from avenor.runtimes.eventlog import EventLog, LineFile, Publisher, Stamp
 from avenor.runtimes.host import RunHost, Surroundings
 from avenor.runtimes.life import fail_to_start, live, watch_signals
 from avenor.runtimes.phased import run_phased
+from avenor.runtimes.replay import Past, read_past
 from avenor.runtimes.serving import make_server
 from avenor.runtimes.single import run_single
 from avenor.runtimes.terminal import View
@@ -85,12 +88,13 @@ async def run_process(record: Record, place: Place) -> Ended:
     Raises:
         OSError: The runtime's own log cannot be opened; nothing else was done.
     """
-    hub = EventHub(record.runtime_id or None, place.rundir.log_path, Fold(_first_snapshot(record, place)))
+    past, fold = _read_past(record, place)
+    hub = EventHub(record.runtime_id or None, place.rundir.log_path, fold)
     journal = _open_journal(place.rundir)
     log_error: AvenorError | None = None
     copy: LineFile | None = None
     try:
-        copy = _open_copy(record, place.rundir)
+        copy = _open_copy(record, place.rundir, is_new=past is None)
     except ConfigError as error:
         log_error = error
     log = EventLog(
@@ -102,7 +106,7 @@ async def run_process(record: Record, place: Place) -> Ended:
         seq=hub.latest_seq,
     )
     try:
-        host = RunHost(record, log=log, fold=hub.fold, surroundings=_surroundings(record, place))
+        host = RunHost(record, log=log, fold=hub.fold, surroundings=_surroundings(record, place), past=past)
         outcome = await _serve_and_live(host, hub, place, log_error)
     finally:
         log.close()
@@ -119,10 +123,12 @@ async def _serve_and_live(host: RunHost, hub: EventHub, place: Place, problem: A
         server = make_server(host, hub, place.identity)
         async with trio.open_nursery() as nursery:
             await nursery.start(watch_signals, host)
+            await nursery.start(CHILDREN.keep_reaping)
             for listener in listeners:
                 await nursery.start(server.serve, listener)
             if place.view is not None:
                 nursery.start_soon(place.view.run)
+            failpoint("runtime.before_ready")
             place.told(problem)
             outcome = await _live_or_fail(host, problem)
             await server.close()
@@ -170,7 +176,6 @@ def _first_snapshot(record: Record, place: Place) -> Snapshot:
         model=spec.model,
         backend=spec.backend,
         dir=spec.dir,
-        latest_seq=_last_seq(place.rundir),
         max_retries=spec.max_retries,
         pid=place.identity.pid,
         on_event=spec.on_event or str(place.rundir.log_path),
@@ -180,21 +185,26 @@ def _first_snapshot(record: Record, place: Place) -> Snapshot:
     )
 
 
-def _last_seq(rundir: RunDir) -> int:
-    """Of a log that an earlier process left, whose torn end is cut; 0 for a new one."""
-    path = rundir.log_path
+def _read_past(record: Record, place: Place) -> tuple[Past | None, Fold]:
+    """What an earlier process of the run has left in the log, whose torn end is cut, and the state that it comes to."""
+    fold = Fold(_first_snapshot(record, place))
+    path = place.rundir.log_path
     if not path.exists():
-        return 0
+        return None, fold
     repair(path)
-    return last_seq(path)
+    past = read_past(iter_lines(path), fold)
+    failpoint("resume.replayed")
+    return past, fold
 
 
 def _open_journal(rundir: RunDir) -> LineFile:
     return LineFile(str(rundir.log_path), truncate=False)
 
 
-def _open_copy(record: Record, rundir: RunDir) -> LineFile | None:
+def _open_copy(record: Record, rundir: RunDir, *, is_new: bool) -> LineFile | None:
     """The file of `--on-event`, unless that is the journal itself.
+
+    A new run begins it anew; one that goes on first adds what the process before it has not brought there.
 
     Raises:
         ConfigError: It cannot be opened.
@@ -203,7 +213,9 @@ def _open_copy(record: Record, rundir: RunDir) -> LineFile | None:
     if path is None or os.path.realpath(path) == os.path.realpath(rundir.log_path):
         return None
     try:
-        return LineFile(path, truncate=True)
+        if not is_new:
+            complete_copy(rundir.log_path, path)
+        return LineFile(path, truncate=is_new)
     except OSError as error:
         raise ConfigError(
             f"on_event {path}: {error.strerror}; choose a file that can be written", data={"field": "on_event"}

@@ -23,6 +23,16 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
+# Said in a session that was restored after its agent's process was lost in the middle of a turn.
+CONTINUE: Final = Prompt(
+    text=(
+        "Your process was lost in the middle of your last turn. A new one has restored this session. Look at what is "
+        "done already, and go on with your task from where you were interrupted."
+    ),
+    source="resume",
+)
+
+
 class PromptQueue:
     """Prompts in the order in which they will be sent."""
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import trio
 
+from avenor.host.failpoints import no_failpoints
 from avenor.host.identity import process_id
 from avenor.host.rundir import RunDir
 from avenor.host.unixsock import dial
@@ -60,7 +61,7 @@ def rehearse(parent: str | None = None) -> None:
     Raises:
         OSError: There is no room for their files.
     """
-    with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=parent) as directory, _without_threads():
+    with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=parent) as directory, _without_threads(), no_failpoints():
         trio.run(live_runs, Path(directory))
 
 

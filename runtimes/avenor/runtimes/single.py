@@ -7,9 +7,10 @@ from avenor.protocol.outcomes import Outcome
 from avenor.protocol.spec import Record
 from avenor.runtimes.attempts import run_prompt
 from avenor.runtimes.conversations import Conversation
-from avenor.runtimes.host import RunHost
-from avenor.runtimes.prompts import Prompt
-from avenor.runtimes.turns import TurnResult
+from avenor.runtimes.host import RunHost, Talk
+from avenor.runtimes.prompts import CONTINUE, Prompt
+from avenor.runtimes.replay import PastTalk
+from avenor.runtimes.turns import TurnResult, past_turn
 
 
 async def run_single(config: Record, host: RunHost) -> Outcome:
@@ -18,8 +19,20 @@ async def run_single(config: Record, host: RunHost) -> Outcome:
     The run ends when its queue is empty or, if the record says that it parks, when a cause ends it while it is parked,
     or nobody has sent a prompt for as long as it may wait.
     """
-    async with host.open_conversation(host.whole) as conversation:
-        return await _SingleRun(config, host, conversation).converse()
+    first = Prompt(text=config.prompt, source="run")
+    past = None if host.past is None else host.past.whole
+    async with host.open_conversation(_talk(host, first, past)) as conversation:
+        run = _SingleRun(config, host, conversation)
+        return await run.converse(first) if past is None else await run.go_on(first, past)
+
+
+def _talk(host: RunHost, first: Prompt, past: PastTalk | None) -> Talk:
+    resume = host.record.spec.resume
+    if past is None or not past.session_id:
+        return host.whole(resume=resume)
+    # What was never answered can be said anew. Anything else must not be lost, not even by a fresh start.
+    has_history = past.has_history or resume is not None
+    return host.whole(resume=past.session_id, anew=None if has_history else lambda: first)
 
 
 class _SingleRun:
@@ -28,10 +41,10 @@ class _SingleRun:
         self._host = host
         self._conversation = conversation
 
-    async def converse(self) -> Outcome:
-        prompt = Prompt(text=self._config.prompt, source="run")
+    async def converse(self, prompt: Prompt, *, attempt: int = 1) -> Outcome:
+        """Says this, then whatever follows it."""
         while True:
-            result = await self._say(prompt)
+            result = await self._say(prompt, attempt)
             # Until the outcome is settled nothing awaits, so that no prompt is accepted into a run that has ended.
             following = self._following(result)
             if following is None and self._host.is_parked:
@@ -40,9 +53,27 @@ class _SingleRun:
                 return self._host.settle(self._outcome(result))
             if not result.is_session_usable:
                 await self._conversation.close()
-            prompt = following
+            prompt, attempt = following, 1
 
-    async def _say(self, prompt: Prompt) -> TurnResult:
+    async def go_on(self, first: Prompt, past: PastTalk) -> Outcome:
+        """Goes on where the process before this one was lost."""
+        if past.is_cut:
+            interrupting = self._host.inboxes.next.prompts.take_nowait() if past.was_interrupted else None
+            return await self.converse(interrupting or CONTINUE, attempt=past.attempt)
+        if past.is_retrying:
+            return await self.converse(past.prompt or first, attempt=past.attempt)
+        if past.last is None:
+            return await self.converse(first)
+        result = past_turn(past.last)
+        following = self._following(result)
+        if following is None and self._host.is_parked:
+            following = await self._wait_parked()
+        if following is None:
+            self._host.result = RunResult(final_output=result.final_output, stop_reason=result.stop_reason)
+            return self._host.settle(self._outcome(result))
+        return await self.converse(following)
+
+    async def _say(self, prompt: Prompt, attempt: int) -> TurnResult:
         with self._host.inboxes.next.current_prompt() as interrupted:
             return await run_prompt(
                 self._conversation,
@@ -53,6 +84,7 @@ class _SingleRun:
                 interrupted=interrupted,
                 queued=lambda: self._host.inboxes.waiting,
                 finishing=self._finish_turn,
+                attempt=attempt,
             )
 
     async def _finish_turn(self, result: TurnResult) -> None:

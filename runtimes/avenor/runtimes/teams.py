@@ -15,6 +15,7 @@ from avenor.runtimes.courses import Course, CourseResult, ExitReason, Place, Sta
 from avenor.runtimes.endings import Cause, Ending
 from avenor.runtimes.inboxes import Inbox
 from avenor.runtimes.phases import Around, PhaseResult, open_inbox
+from avenor.runtimes.replay import Key
 
 # Of what a member said last, in what post phases are told.
 OUTPUT_LIMIT_BYTES: Final = 64 * 1024
@@ -26,31 +27,33 @@ async def run_team(stage: Stage, config: ResolvedTeam, place: Place) -> CourseRe
     """Runs a team to its end, which is always told."""
     team = _Team(stage, config, place)
     emit = stage.host.log.emit
-    emit(
-        place.scope.put_on(
-            TeamStart(
-                pre_phase_count=len(config.pre),
-                team_member_count=len(config.team),
-                post_phase_count=len(config.post),
+    if not place.has_begun(stage):
+        emit(
+            place.scope.put_on(
+                TeamStart(
+                    pre_phase_count=len(config.pre),
+                    team_member_count=len(config.team),
+                    post_phase_count=len(config.post),
+                )
             )
         )
-    )
     came = await team.run()
-    counts = team.counts()
-    emit(
-        place.scope.put_on(
-            TeamEnd(
-                exit_reason=came.exit_reason,
-                members_completed=counts["completed"],
-                members_aborted=counts["aborted"],
-                members_failed=counts["failed"],
-                members_cancelled=counts["cancelled"],
-                members_skipped=counts["skipped"],
-                exit_label=came.label or UNSET,
-                final_output=came.final_output,
+    if not place.is_over(stage):
+        counts = team.counts()
+        emit(
+            place.scope.put_on(
+                TeamEnd(
+                    exit_reason=came.exit_reason,
+                    members_completed=counts["completed"],
+                    members_aborted=counts["aborted"],
+                    members_failed=counts["failed"],
+                    members_cancelled=counts["cancelled"],
+                    members_skipped=counts["skipped"],
+                    exit_label=came.label or UNSET,
+                    final_output=came.final_output,
+                )
             )
         )
-    )
     return came
 
 
@@ -139,13 +142,14 @@ class _Team:
     def _open_inboxes(self, members: Sequence[ResolvedPhase], arounds: dict[str, Around]) -> dict[str, Inbox]:
         """Before any member begins, so that from the first moment on every one gets what clients say."""
         host = self._stage.host
-        talking = [member for member in members if member.nested is None]
-        inboxes = {member.name: open_inbox(host, member, arounds[member.name]) for member in talking}
-        waiting = host.inboxes.next.prompts.take_all() if inboxes else []
-        for inbox in inboxes.values():
-            for prompt in waiting:
-                inbox.add(prompt)
-        return inboxes
+        talking = [member for member in members if member.nested is None and not self._has_ended(member, arounds)]
+        waiting = host.inboxes.next.prompts.take_all() if talking else []
+        return {member.name: open_inbox(host, member, arounds[member.name], waiting) for member in talking}
+
+    def _has_ended(self, member: ResolvedPhase, arounds: dict[str, Around]) -> bool:
+        """Whether an earlier process of the run has seen its end."""
+        past = self._stage.host.past_of(Key.of(arounds[member.name].scope, member.name, 0))
+        return past is not None and past.end is not None
 
     async def _run_member(self, member: ResolvedPhase, around: Around, inbox: Inbox | None, ending: Ending) -> None:
         result = await self._course.run_one(member, around, inbox=inbox)

@@ -7,6 +7,7 @@ import msgspec
 import trio
 from msgspec import UNSET
 
+from avenor.host.failpoints import failpoint
 from avenor.protocol.events import TurnEnd, TurnStart, Usage
 from avenor.protocol.markers import Directive
 from avenor.protocol.outcomes import ExitCode, exit_code_for
@@ -97,6 +98,7 @@ class Turn:
         """
         self._sink.emit(TurnStart(text=self._prompt.text, source=self._prompt.source, queued=queued))
         reading = self._sink.begin_turn()
+        failpoint("turn.after_start")
         stop = await self._prompt_agent()
         # From here to the decision in `finishing` nothing awaits: a cause that comes later is too late.
         self._sink.end_turn()
@@ -168,6 +170,18 @@ def failure_of(error: TurnError | None) -> Failure | None:
         retry_class=error.failure_class,
         retry_after_seconds=error.retry_after_seconds,
         permanent=error.permanent,
+    )
+
+
+def past_turn(end: TurnEnd) -> TurnResult:
+    """The result that an earlier process of the run has told of."""
+    failure = None if end.error is UNSET else Failure(message=end.error)
+    return TurnResult(
+        stop_reason=end.stop_reason,
+        exit_code=exit_code_for(end.stop_reason),
+        final_output="" if end.final_output is UNSET else end.final_output,
+        failure=failure,
+        is_session_usable=failure is None,
     )
 
 

@@ -3,6 +3,7 @@
 Making the directory allocates the id. The high-water mark keeps ids of directories that were pruned from coming back.
 """
 
+import contextlib
 import os
 import re
 import threading
@@ -59,6 +60,13 @@ class Identifiers:
                 continue
             self._last = number
             return path.name, path
+
+    def give_back(self, path: Path) -> None:
+        """Take back an id that nobody has heard of, with its directory, if nothing is in that."""
+        with contextlib.suppress(OSError):
+            path.rmdir()
+            if runtime_number(path.name) == self._last:
+                self._last -= 1
 
     def write_mark(self, *, durable: bool = False) -> None:
         """Write down the highest number given, for when its directory is gone. From any thread.

@@ -1,26 +1,42 @@
 """The life of one runtime as its supervisor sees it: launched, followed over its link, and settled when it is dead."""
 
+import contextlib
 import os
 import time
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
 import trio
 from msgspec import UNSET
 
+from avenor.host.atomic import is_passing
+from avenor.host.failpoints import failpoint
 from avenor.host.identity import ProcessId, wait_dead
 from avenor.host.ladder import StopResult
 from avenor.protocol.errors import AvenorError, InternalError, SpawnError
 from avenor.protocol.events import RunEnd
-from avenor.protocol.outcomes import Outcome
+from avenor.protocol.outcomes import Outcome, Status
 from avenor.stable.launcher import Launcher
-from avenor.stable.link import Listener, catch_up
+from avenor.stable.link import Link, Listener, catch_up
+from avenor.stable.resuming import Resuming
 from avenor.stable.runtime import Runtime, Stage
-from avenor.stable.settle import StillAlive, killed_outcome, lost_outcome, settle
+from avenor.stable.settle import (
+    StillAlive,
+    bridge,
+    killed_outcome,
+    lost_outcome,
+    read_end,
+    settle,
+    told_ending,
+)
 
 # Its socket ends with it, so that what it wrote is here at once; this is for a busy machine.
 _DRAIN_SECONDS: Final = 2.0
 _LOCK_POLL_SECONDS: Final = 0.05
+_LATE_SECONDS: Final = 0.5
+# After so long without what a sweep needs it is told that nothing is proven.
+_SWEEP_SECONDS: Final = 30.0
 
 _logger: Final = structlog.get_logger()
 
@@ -44,12 +60,14 @@ class Keeper:
         launcher: Where they run.
         listener: Hears of their changes; also of their end.
         make_durable: Called while a runtime is launched.
+        resuming: Says which runtimes get a new process in the place of one that was lost.
     """
 
-    def __init__(self, launcher: Launcher, listener: Listener, make_durable: Durable) -> None:
+    def __init__(self, launcher: Launcher, listener: Listener, make_durable: Durable, resuming: Resuming) -> None:
         self._launcher = launcher
         self._listener = listener
         self._make_durable = make_durable
+        self._resuming = resuming
 
     async def launch(self, runtime: Runtime) -> None:
         """Launch a runtime and keep it until its end is settled.
@@ -69,7 +87,8 @@ class Keeper:
             else:
                 took_ms = round((trio.current_time() - started_at) * 1000, 1)
                 _logger.info("runtime.launched", pid=runtime.process and runtime.process.pid, took_ms=took_ms)
-                await self._follow(runtime)
+                await self._keep(runtime)
+                return
             await self._settle(runtime)
 
     async def adopt(self, runtime: Runtime) -> None:
@@ -78,8 +97,8 @@ class Keeper:
         Cancellation: it lives on.
         """
         with structlog.contextvars.bound_contextvars(runtime_id=runtime.id):
-            await self._follow(runtime)
-            await self._settle(runtime)
+            failpoint("adopt.begun")
+            await self._keep(runtime)
 
     async def end_queued(self, runtime: Runtime) -> None:
         """End a runtime that was never launched."""
@@ -87,12 +106,23 @@ class Keeper:
         await self.settle(runtime)
 
     async def settle(self, runtime: Runtime) -> None:
-        """Settle a runtime that is dead, or was never alive; one that turns out to live is kept until its end."""
+        """Settle a runtime that is dead, or was never alive, unless it goes on; one that turns out to live is kept."""
         with structlog.contextvars.bound_contextvars(runtime_id=runtime.id):
-            if runtime.stage is Stage.LOST and (process := await self._find_alive(runtime)) is not None:
-                runtime.process, runtime.stage = process, Stage.LIVE
-                await self._follow(runtime)
-            await self._settle(runtime)
+            if runtime.stage is Stage.LOST and (await self._resume(runtime) or await self._turns_out_alive(runtime)):
+                await self._keep(runtime)
+            else:
+                await self._settle(runtime)
+
+    async def finish(self, runtime: Runtime) -> None:
+        """Do what is left for a runtime whose log tells its end, and perhaps its sentinel does not, or its tools live.
+
+        So it is when it was killed right after it told, or when the supervisor was that settled it.
+        """
+        with structlog.contextvars.bound_contextvars(runtime_id=runtime.id):
+            runtime.stopped = await self._end_processes(runtime)
+            outcome, seen_seq = await self._lost(runtime), runtime.hub.latest_seq
+            if not await self._write_end(runtime, outcome, seen_seq):
+                await self._write_late(runtime, outcome, seen_seq)
 
     async def kill(self, runtime: Runtime) -> None:
         """End a runtime and all that it started without asking it. Whoever keeps it settles it as ended by us."""
@@ -125,6 +155,81 @@ class Keeper:
         runtime.state.pid = runtime.process.pid if runtime.process else None
         runtime.revise()
 
+    async def _keep(self, runtime: Runtime) -> None:
+        """Follow a runtime, through every process that takes the place of one that was lost, and settle it."""
+        await self._follow(runtime)
+        while await self._resume(runtime):
+            await self._follow(runtime)
+        await self._settle(runtime)
+
+    async def _resume(self, runtime: Runtime) -> bool:
+        """Start a new process for a runtime whose process was lost, if it is to go on."""
+        if runtime.record.on_crash != "resume":
+            return False
+        await self._read_rest(runtime)
+        if runtime.state.status == "ended":
+            return False
+        if self._resuming.leaves_to_next:
+            await trio.sleep_forever()
+        runtime.not_resumed = self._resuming.refusal(runtime)
+        if runtime.not_resumed is None:
+            runtime.not_resumed = await self._start_again(runtime)
+        return runtime.not_resumed is None
+
+    async def _start_again(self, runtime: Runtime) -> str | None:
+        """Put a new process in the place of one that was lost; returns why there is none."""
+        _logger.warning("runtime.resuming")
+        failpoint("resume.begun")
+        state = runtime.state
+        state.owner = state.pid = None
+        runtime.stage = Stage.LAUNCHING
+        if runtime.link is None or runtime.link.is_over:
+            runtime.link = Link(runtime, self._listener)  # what clients ask meanwhile waits in it
+        runtime.revise()
+        if self._take_late(runtime):
+            return None
+        # Nothing may work on beside the new process.
+        runtime.stopped = await self._end_processes(runtime)
+        if runtime.stopped.left:
+            return f"this could not be ended: {', '.join(describe_left(runtime.stopped))}"
+        runtime.stopped = None
+        self._launcher.forget(runtime.directory.path)
+        try:
+            await self._bridge(runtime)
+            await self._bring_up(runtime)
+        except OSError as error:
+            return f"its log cannot be written: {error}"
+        except AvenorError as error:
+            runtime.not_resumed = f"no other could be started: {error.message}"
+            return None if await self._turns_out_alive(runtime) else runtime.not_resumed
+        return None
+
+    async def _bridge(self, runtime: Runtime) -> None:
+        """What clients have seen and the log has not, as on a full disk, is told there before anybody goes on."""
+        with contextlib.suppress(StillAlive):  # it has come up meanwhile, and writes itself
+            await trio.to_thread.run_sync(bridge, runtime.directory, runtime.record, runtime.hub.latest_seq)
+
+    def _take_late(self, runtime: Runtime) -> bool:
+        """Take a process that was slow to start, and has come up after all."""
+        process = self._launcher.probe(runtime.directory.path)
+        if process is not None:
+            runtime.process, runtime.stage = process, Stage.LIVE
+            runtime.state.pid = process.pid
+        return process is not None
+
+    async def _turns_out_alive(self, runtime: Runtime) -> bool:
+        process = await self._find_alive(runtime)
+        if process is not None:
+            runtime.process, runtime.stage = process, Stage.LIVE
+        return process is not None
+
+    async def _read_rest(self, runtime: Runtime) -> None:
+        """Take what the runtime has written, and its link has not brought."""
+        try:
+            await catch_up(runtime)
+        except OSError as error:
+            _logger.error("log.unreadable", error=str(error))
+
     async def _follow(self, runtime: Runtime) -> None:
         assert runtime.process is not None
         assert runtime.link is not None
@@ -138,11 +243,28 @@ class Keeper:
         state = runtime.state
         state.owner = state.pid = None
         runtime.revise()
-        if state.status != "ended" or not _has_sentinel(runtime):
-            if state.status != "ended" and runtime.stage is not Stage.QUEUED:
-                runtime.stopped = await self._end_processes(runtime)
-            await self._write_end(runtime, runtime.end or await self._lost(runtime))
+        if state.status == "ended" and _is_told(runtime):
+            self._close(runtime)
+            return
+        if state.status != "ended":
+            await self._read_rest(runtime)
+        # A lost one may have been told its end here, just before, so that it could not come up any more.
+        if runtime.stage is Stage.LOST or (state.status != "ended" and runtime.stage is not Stage.QUEUED):
+            runtime.stopped = await self._end_processes(runtime)
+        seen_seq = runtime.hub.latest_seq
+        outcome = _seen_outcome(runtime) or await self._lost(runtime)
+        is_written = await self._write_end(runtime, outcome, seen_seq)
         self._close(runtime)
+        if not is_written:
+            await self._write_late(runtime, outcome, seen_seq)
+
+    async def _write_late(self, runtime: Runtime, outcome: Outcome, seen_seq: int) -> None:
+        """Write down, as soon as there is room for it, an end that clients know already."""
+        # Polling: nothing tells that there is room again.
+        while True:
+            await trio.sleep(_LATE_SECONDS)
+            if await self._write_end(runtime, outcome, seen_seq):
+                return
 
     def _close(self, runtime: Runtime) -> None:
         """Nothing more comes of it: lets everybody know who waits for it."""
@@ -160,11 +282,16 @@ class Keeper:
             event.set()
 
     async def _end_processes(self, runtime: Runtime) -> StopResult:
-        try:
-            return await self._launcher.end(runtime.directory.path)
-        except OSError as error:  # no descriptor left to look with
-            _logger.error("runtime.not_swept", error=str(error))
-            return StopResult(unverified=str(error))
+        deadline = trio.current_time() + _SWEEP_SECONDS
+        while True:
+            try:
+                return await self._launcher.end(runtime.directory.path)
+            except OSError as error:  # no descriptor left to look with
+                _logger.error("runtime.not_swept", error=str(error))
+                if trio.current_time() > deadline or not is_passing(error):
+                    return StopResult(unverified=str(error))
+            # Polling: nothing tells that there are descriptors again.
+            await trio.sleep(_LATE_SECONDS)
 
     async def _find_alive(self, runtime: Runtime) -> ProcessId | None:
         """The process of a runtime that came up late; None if its end is written, so that none can come any more."""
@@ -172,7 +299,10 @@ class Keeper:
         # Polling, for the moment between its lock and its `process.json`.
         while True:
             try:
-                await trio.to_thread.run_sync(settle, runtime.directory, runtime.record, outcome)
+                # The end is what keeps a late child from starting, so it comes before the sweep.
+                await trio.to_thread.run_sync(
+                    partial(settle, runtime.directory, runtime.record, outcome, is_swept=False)
+                )
                 return None
             except StillAlive:
                 if (process := self._launcher.probe(runtime.directory.path)) is not None:
@@ -182,35 +312,74 @@ class Keeper:
                 return None
             await trio.sleep(_LOCK_POLL_SECONDS)
 
-    async def _write_end(self, runtime: Runtime, outcome: Outcome) -> None:
+    async def _write_end(self, runtime: Runtime, outcome: Outcome, seen_seq: int) -> bool:
+        """Tell the end of a runtime; False where there was no room for it, so that it must be done again."""
+        is_written = True
         try:
-            await self._settle_when_free(runtime, outcome)
+            await self._settle_when_free(runtime, outcome, seen_seq)
             await catch_up(runtime)
         except OSError as error:
+            is_written = not is_passing(error)
             _logger.error("settle.failed", error=str(error))
         if runtime.state.status != "ended":  # no log could be written: what we know is at least not told otherwise
             runtime.hub.fold.apply(_end_event(runtime, outcome))
+        return is_written
 
-    async def _settle_when_free(self, runtime: Runtime, outcome: Outcome) -> None:
+    async def _settle_when_free(self, runtime: Runtime, outcome: Outcome, seen_seq: int) -> None:
         # Polling: nothing tells that a lock was freed. It is held on only if the process that we know was not the
         # runtime, and by one that we were told of too late.
         while True:
             try:
-                await trio.to_thread.run_sync(settle, runtime.directory, runtime.record, outcome)
+                await trio.to_thread.run_sync(
+                    partial(settle, runtime.directory, runtime.record, outcome, seen_seq=seen_seq)
+                )
                 return
             except StillAlive:
                 await trio.sleep(_LOCK_POLL_SECONDS)
 
     async def _lost(self, runtime: Runtime) -> Outcome:
+        """What a runtime comes to whose log does not tell: what had ended it before, or that it was lost."""
+        state, ending = runtime.state, runtime.hub.fold.ending
+        if ending is not None:
+            return told_ending(runtime.record, ending, state.session_id)
+        if runtime.end is not None:
+            return runtime.end
+        if runtime.cancels:
+            return killed_outcome(runtime.record, state)
         if runtime.failure is not None:
             return Outcome.of("spawn_failed", run_id=runtime.record.run_id, reason=runtime.failure.message)
         status = await self._launcher.exit_status(runtime.directory.path)
         was_up = runtime.process is not None or runtime.state.latest_seq > 0
-        return lost_outcome(runtime.record, runtime.state.session_id, status=status, was_up=was_up)
+        return lost_outcome(
+            runtime.record, state.session_id, status=status, was_up=was_up, not_resumed=runtime.not_resumed
+        )
 
 
-def _has_sentinel(runtime: Runtime) -> bool:
-    return os.path.exists(runtime.sentinel_file)
+def _is_told(runtime: Runtime) -> bool:
+    """Whether its end is in its log and its sentinel, and its socket gone.
+
+    What a client has seen may be in neither, on a full disk. The socket of one that was killed after that stays.
+    """
+    try:
+        is_gone = not os.path.lexists(runtime.directory.socket_path)
+        return is_gone and os.path.exists(runtime.sentinel_file) and read_end(runtime.directory.log_path) is not None
+    except OSError:
+        return False
+
+
+def _seen_outcome(runtime: Runtime) -> Outcome | None:
+    """The end that it told itself, if it did."""
+    state = runtime.state
+    if state.status != "ended" or state.outcome is None or state.exit_code is None:
+        return None
+    return Outcome(
+        status=Status(state.outcome),
+        exit_code=state.exit_code,
+        stop_reason=state.stop_reason or "",
+        session_id=state.session_id or "",
+        reason=state.reason,
+        run_id=runtime.record.run_id,
+    )
 
 
 def describe_left(stopped: StopResult) -> list[str]:

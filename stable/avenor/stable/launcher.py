@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from avenor.host import tree
-from avenor.host.identity import ProcessId
+from avenor.host.identity import ProcessId, is_alive, read_stat
 from avenor.host.ladder import Graces, StopResult, stop_tree
 from avenor.host.lock import is_locked
 from avenor.host.procs import ProcsFile
@@ -46,7 +46,7 @@ class Launcher(Protocol):
         ...
 
     def probe(self, path: Path) -> ProcessId | None:
-        """The living runtime of a directory, None if it is proven that there is none."""
+        """The living runtime of a directory; None if there is none, or it has not yet said which process it is."""
         ...
 
     async def end(self, path: Path) -> StopResult:
@@ -75,6 +75,7 @@ class LocalLauncher:
         self._live_paths = live_paths
         self._launched: set[Path] = set()
         self._starting: dict[Path, int] = {}
+        self._processes: dict[Path, ProcessId] = {}
 
     async def launch(self, path: Path) -> ProcessId:
         """See `Launcher.launch`."""
@@ -92,12 +93,15 @@ class LocalLauncher:
         process = RunDir(path).read_process()
         if process is None:
             raise SpawnError(f"{path}: the runtime says that it is ready, but not which process it is")
+        self._processes[path] = process
         return process
 
     def probe(self, path: Path) -> ProcessId | None:
         """See `Launcher.probe`."""
         directory = RunDir(path)
-        return directory.read_process() if is_locked(directory.lock_path) else None
+        process = directory.read_process() if is_locked(directory.lock_path) else None
+        # Whoever has the lock has not written yet who it is, where the file names one that is dead.
+        return process if process is not None and is_alive(process) else None
 
     async def end(self, path: Path) -> StopResult:
         """See `Launcher.end`."""
@@ -124,28 +128,51 @@ class LocalLauncher:
 
     async def exit_status(self, path: Path) -> int | None:
         """See `Launcher.exit_status`."""
-        return await self._zygote.exit_status(path)
+        status = self._collect(path)
+        return await self._zygote.exit_status(path) if status is None else status
 
     def forget(self, path: Path) -> None:
         """Drop what is known of a directory whose runtime has been settled, and collect its exit status."""
+        self._collect(path)
+        self._processes.pop(path, None)
         self._launched.discard(path)
         self._zygote.forget(path)
         self.reap()
 
     def reap(self) -> None:
-        """Collect the processes that ended as children of this one, the zygote left out."""
-        tree.reap_adopted(() if self._zygote.pid is None else (self._zygote.pid,))
+        """Collect what ended as a child of this process, but for the zygote, and for runtimes that are not settled."""
+        owned = {process.pid for process in self._processes.values()}
+        tree.reap_adopted(owned if self._zygote.pid is None else {*owned, self._zygote.pid})
+
+    def _collect(self, path: Path) -> int | None:
+        """The exit status of a dead runtime that is our own child: it was started plainly, or its zygote has died."""
+        process = self._processes.get(path)
+        found = None if process is None else read_stat(process.pid)
+        if found is None or found.id != process or not found.is_dead or found.ppid != os.getpid():
+            return None
+        pid, status = os.waitpid(found.id.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
 
     def _spare_pids(self, path: Path) -> set[int]:
         """Children of ours that are others' runtimes: those that have said who they are, and those that start."""
         others = [other for other in self._live_paths() if other != path]
-        processes = {other: RunDir(other).read_process() or self._zygote.forked.get(str(other)) for other in others}
-        spared = {process.pid for process in processes.values() if process is not None}
-        if any(process is None for process in processes.values()):
+        processes = [self._process_of(other) for other in others]
+        spared = {process.pid for process in processes if process is not None}
+        if None in processes:
             # A zygote that has died may have forked it and not said so.
             spared |= {pid for pid in tree.children(os.getpid()) if self._zygote.is_fork(pid)}
         spared |= {pid for other, pid in self._starting.items() if other != path}
         return spared if self._zygote.pid is None else {*spared, self._zygote.pid}
+
+    def _process_of(self, path: Path) -> ProcessId | None:
+        """The process of a directory; None while one starts there that has not said which it is.
+
+        The file may still name the one that was lost before.
+        """
+        if (launched := self._processes.get(path)) is not None:  # asked at every look of a sweep, for every runtime
+            return launched
+        told = (RunDir(path).read_process(), self._zygote.forked.get(str(path)))
+        return next((process for process in told if process is not None and is_alive(process)), None)
 
     def _start_plainly(self, path: Path, ready_fd: int) -> bool:
         self._starting[path] = _spawn_plainly(path, ready_fd)

@@ -135,6 +135,11 @@ class Link:
         self._has_out = trio.Event()
         self._is_over = trio.Event()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it connects no more."""
+        return self._is_over.is_set()
+
     def call(self, client: str, method: str, params: msgspec.Raw | None = None) -> Call:
         """Send a client's call; it is on its way, in order, when this returns.
 

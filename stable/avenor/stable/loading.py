@@ -69,13 +69,20 @@ def _load(directory: RunDir, probe: Callable[[Path], ProcessId | None]) -> Runti
 def _load_recorded(directory: RunDir, record: Record, probe: Callable[[Path], ProcessId | None]) -> Runtime:
     process = probe(directory.path)
     if process is not None:
-        # Its link brings all its events.
-        runtime = Runtime(directory, record, Stage.LIVE)
+        # Whole, however long: a client that comes back names the last event that it has, and must find no less here.
+        runtime = Runtime(directory, record, Stage.LIVE, fold_log(directory, record))
         runtime.process = process
+        runtime.state.pid = process.pid
+        runtime.last_status = "starting"
         return runtime
     end = read_end(directory.log_path)
+    if end is None and directory.queued_path.exists() and not directory.log_path.exists():
+        return Runtime(directory, record, Stage.QUEUED)
     if end is None:
-        return Runtime(directory, record, Stage.LOST, fold_log(directory, record))
+        runtime = Runtime(directory, record, Stage.LOST, fold_log(directory, record))
+        if record.on_crash == "resume":  # one that is to be up again counts among the parked; a dead one does not
+            runtime.last_status = "starting"
+        return runtime
     is_long = directory.log_path.stat().st_size > _SHORT_LOG_BYTES
     if not is_long:
         fold = fold_log(directory, record)

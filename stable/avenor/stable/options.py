@@ -7,6 +7,9 @@ from typing import Literal
 
 import msgspec
 
+from avenor.protocol.methods import LogLevel
+from avenor.protocol.spec import OnCrash
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one supervisor. Durations are seconds.
@@ -21,7 +24,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         idle_timeout: Stop after so long without a live runtime and without a client; None never.
         parked_timeout: How long a runtime stays parked; 0 is for ever.
         shutdown_timeout: How long a graceful shutdown waits before it kills.
+        on_crash: For spawns that do not say: whether a run has failed when its process is lost, or goes on.
+        max_resumes: How often it goes on within `resume_window`; then it has failed.
         permission_claim_timeout: For spawns that do not say; see `RunSpec`.
+        keep: How long ended runtimes are kept; None is for ever.
         log_format: None is console on a terminal, else json.
     """
 
@@ -35,8 +41,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     parked_timeout: float = 30 * 60.0
     shutdown_timeout: float = 10.0
     on_sigterm: Literal["graceful", "detach"] = "graceful"
+    on_crash: OnCrash = "fail"
+    max_resumes: int = 3
+    resume_window: float = 10 * 60.0
     permission_claim_timeout: float = 30.0
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    keep: float | None = None
+    log_level: LogLevel = "info"
     log_format: Literal["console", "json"] | None = None
 
     @property

@@ -10,7 +10,7 @@ import msgspec
 
 from avenor.host.atomic import write_atomic
 from avenor.host.rundir import RunDir
-from avenor.protocol.spec import Record
+from avenor.protocol.spec import OnCrash, Record
 from avenor.stable.requests import SpawnRequest
 
 
@@ -21,6 +21,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     environ: dict[str, str]
     umask: int
     parked_timeout: float
+    on_crash: OnCrash
     version: str
 
 
@@ -49,6 +50,7 @@ def make_record(
         key=request.params.key,
         parent_id=request.params.parent_id,
         depth=0 if parent is None else parent.depth + 1,
+        on_crash=request.params.on_crash or around.on_crash,
         version=around.version,
     )
 

@@ -57,6 +57,9 @@ class Registry:
 
     def forget(self, runtime: Runtime) -> None:
         """The runtime has ended, and its directory goes."""
+        runtime.hub.retire()
+        # They refer to each other: together they would stay until the collector comes, which may be a thousand runs.
+        runtime.link = None
         del self._all[runtime.id]
         if self.by_key.get(runtime.record.key or "") is runtime:
             del self.by_key[runtime.record.key or ""]
@@ -79,6 +82,13 @@ class Registry:
             return self._only_live()
         runtime = self._all.get(runtime_id)
         return self._named(runtime_id) if runtime is None else runtime
+
+    def ancestors(self, runtime: Runtime) -> Iterator[Runtime]:
+        """Its parent, the parent's parent, and so on, as far as they are known."""
+        # Invariant: a parent is older than its children, so this ends.
+        while (parent := self._all.get(runtime.record.parent_id or "")) is not None:
+            yield parent
+            runtime = parent
 
     def tree_size(self, runtime: Runtime) -> int:
         """How many live runtimes the tree of parents and children has that this one belongs to."""
@@ -130,7 +140,5 @@ class Registry:
         return list(self._live)
 
     def _root_id(self, runtime: Runtime) -> str:
-        # Invariant: a parent is older than its children, so this ends.
-        while (parent := self._all.get(runtime.record.parent_id or "")) is not None:
-            runtime = parent
-        return runtime.id
+        *_, root = (runtime, *self.ancestors(runtime))
+        return root.id

@@ -65,7 +65,7 @@ class Router:
 
         def pass_on(call: Call, params: Target) -> Awaitable[msgspec.Raw]:
             runtime = self._registry.resolve(params.runtime_id)
-            if runtime.stage in (Stage.LOST, Stage.ENDED):
+            if _is_over(runtime):
                 raise Ended(f"{name}: runtime {runtime.id} has ended", data={"runtime_id": runtime.id})
             if runtime.stage is Stage.QUEUED:
                 raise Refused(
@@ -82,9 +82,15 @@ class Router:
         """Handler: answers when the run has ended, its processes are gone, and so is its own."""
         runtime = self._registry.resolve(params.runtime_id)
         _logger.info("cancel.requested", runtime_id=runtime.id, client=call.client_id)
-        if runtime.stage in (Stage.LOST, Stage.ENDED) or self._end_queued(runtime):
+        if _is_over(runtime) or self._end_queued(runtime):
             return _wait_ended(runtime)
         return _cancel(runtime, _send(runtime, call, "cancel", params))
+
+
+def _is_over(runtime: Runtime) -> bool:
+    """Whether no process of it will take calls any more."""
+    is_lost = runtime.stage is Stage.LOST and runtime.record.on_crash != "resume"
+    return is_lost or runtime.stage is Stage.ENDED
 
 
 def _send(runtime: Runtime, call: Call, name: str, params: Target) -> Awaitable[msgspec.Raw]:
@@ -95,6 +101,8 @@ def _send(runtime: Runtime, call: Call, name: str, params: Target) -> Awaitable[
 
 
 async def _cancel(runtime: Runtime, answer: Awaitable[msgspec.Raw]) -> Cancelled | msgspec.Raw:
+    # For as long as this waits, the loss of its process is its end, and no other goes on with it.
+    runtime.cancels += 1
     try:
         result = await answer
     except BrokenError:
@@ -102,6 +110,8 @@ async def _cancel(runtime: Runtime, answer: Awaitable[msgspec.Raw]) -> Cancelled
         with trio.move_on_after(_LEAVE_SECONDS):
             return await _wait_ended(runtime)
         raise
+    finally:
+        runtime.cancels -= 1
     with trio.move_on_after(_LEAVE_SECONDS):
         await runtime.ended.wait()
     return result

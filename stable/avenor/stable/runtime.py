@@ -52,6 +52,8 @@ class Runtime:
         end: The outcome to settle it with where its log has none, if we know better than that it was lost.
         failure: Why it never started.
         stopped: What the sweep after its death came to, where there was one.
+        not_resumed: Why no new process goes on with it, where its record asks for one.
+        cancels: How many clients wait for the answer to a cancel.
         is_summary: Only the beginning and the end of its log were read.
         last_status: The status that the supervisor has acted on.
         spawner: The client whose spawn it was, while that has not left.
@@ -72,6 +74,8 @@ class Runtime:
         self.end: Outcome | None = None
         self.failure: AvenorError | None = None
         self.stopped: StopResult | None = None
+        self.not_resumed: str | None = None
+        self.cancels = 0
         self.is_summary = False
         self.last_status = self.state.status
         self.spawner: str | None = None
@@ -95,8 +99,8 @@ class Runtime:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has one of the places: it starts, or works."""
-        is_up = self.stage in (Stage.LAUNCHING, Stage.LIVE)
+        """Whether it has one of the places: it starts, or works. One that was lost may go on in a moment."""
+        is_up = self.stage in (Stage.LAUNCHING, Stage.LIVE, Stage.LOST)
         return is_up and self.state.status in ("starting", "running")
 
     @property

@@ -11,7 +11,8 @@ from avenor.control.reading import add_reading
 from avenor.control.rpc import Call, MethodTable, add_ping
 from avenor.control.subscriptions import add_subscriptions
 from avenor.host.identity import process_id
-from avenor.protocol.methods import NoParams, Pong, ShutdownParams, ShuttingDown, Target
+from avenor.protocol.methods import LogLevelParams, LogLevelSet, NoParams, Pong, ShutdownParams, ShuttingDown, Target
+from avenor.stable.logs import log_level, set_log_level
 from avenor.stable.registry import Registry
 from avenor.stable.runtime import Runtime
 from avenor.stable.shutdown import Shutdown
@@ -37,8 +38,15 @@ def make_methods(registry: Registry, spawner: Spawner, shutdown: Shutdown, *, ve
         return ShuttingDown()
 
     table.add("spawn", _RAW, spawn)
+    table.add("log_level", LogLevelParams, _log_level)
     table.add("shutdown", ShutdownParams, stop)
     return table
+
+
+def _log_level(_call: Call, params: LogLevelParams) -> LogLevelSet:
+    if params.level is not None:
+        set_log_level(params.level)
+    return LogLevelSet(level=log_level())
 
 
 def _add_snapshots(table: MethodTable, registry: Registry) -> None:

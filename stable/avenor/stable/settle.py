@@ -4,6 +4,7 @@ Its lock is taken first. Whoever holds it is the one writer, so a process that w
 gave it up can never both write an end. Everything here blocks: call it in a worker thread.
 """
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -14,13 +15,15 @@ import structlog
 from msgspec import UNSET
 
 from avenor.host import logfile
+from avenor.host.atomic import is_passing, remove_if_exists
+from avenor.host.failpoints import failpoint
 from avenor.host.lock import FileLock
 from avenor.host.rundir import RunDir
-from avenor.host.sentinelfile import write_sentinel
-from avenor.protocol.events import AnyEvent, RunEnd, decode_event, encode_event
+from avenor.host.sentinelfile import clear_stale, write_sentinel
+from avenor.protocol.events import AnyEvent, Error, RunEnd, RunEnding, decode_event, encode_event
 from avenor.protocol.outcomes import Outcome, Status
 from avenor.protocol.snapshot import Snapshot
-from avenor.protocol.spec import Record
+from avenor.protocol.spec import Record, permission_base
 
 _logger: Final = structlog.get_logger()
 
@@ -29,7 +32,7 @@ class StillAlive(Exception):
     """The runtime's lock is held: it lives, and there is nothing to settle."""
 
 
-def settle(directory: RunDir, record: Record, outcome: Outcome) -> RunEnd:
+def settle(directory: RunDir, record: Record, outcome: Outcome, *, seen_seq: int = 0, is_swept: bool = True) -> RunEnd:
     """Give a dead runtime the end that its log tells, or else this one, and return it.
 
     A sentinel is written where there is none, and where it is this outcome that counts.
@@ -38,6 +41,47 @@ def settle(directory: RunDir, record: Record, outcome: Outcome) -> RunEnd:
         directory: Its directory.
         record: Its record.
         outcome: What it came to if its log does not say.
+        seen_seq: The last event that came from it. What its log has not got of these is told to be lost.
+        is_swept: Whether what it started is ended already. If not, its socket stays for a sign that this is to be done.
+
+    Raises:
+        StillAlive: It is not dead.
+        OSError: Its log cannot be read or written; or, where that is passing, its sentinel. It can be done again.
+    """
+    lock = FileLock(directory.lock_path)
+    if not lock.try_acquire():
+        raise StillAlive(str(directory.path))
+    try:
+        logfile.repair(directory.log_path)
+        end = read_end(directory.log_path)
+        is_new = end is None
+        if end is None:
+            _put_socket(directory)
+            failpoint("settle.before_log")
+            end = _append_end(directory.log_path, record, outcome, seen_seq)
+            failpoint("settle.after_log")
+        path = record.spec.sentinel_file
+        if is_new and path is not None:
+            # That of an earlier turn, which would be believed if this one could be written only later, or never.
+            with contextlib.suppress(OSError):
+                remove_if_exists(path)
+        if path is not None and (is_new or not os.path.exists(path)):
+            _write_sentinel(path, _outcome(end, directory.log_path))
+        if is_swept:
+            _remove_socket(directory)
+        _remove_passing(directory, record)
+        return end
+    finally:
+        lock.release()
+
+
+def bridge(directory: RunDir, record: Record, seen_seq: int) -> None:
+    """Tell in the log of a dead runtime which events it has not got, so that whoever goes on gives no number twice.
+
+    Args:
+        directory: Its directory.
+        record: Its record.
+        seen_seq: The last event that came from it.
 
     Raises:
         StillAlive: It is not dead.
@@ -48,14 +92,10 @@ def settle(directory: RunDir, record: Record, outcome: Outcome) -> RunEnd:
         raise StillAlive(str(directory.path))
     try:
         logfile.repair(directory.log_path)
-        end = read_end(directory.log_path)
-        is_new = end is None
-        if end is None:
-            end = _append_end(directory.log_path, record, outcome)
-        path = record.spec.sentinel_file
-        if path is not None and (is_new or not os.path.exists(path)):
-            _write_sentinel(path, _outcome(end, directory.log_path))
-        return end
+        last_seq = logfile.last_seq(directory.log_path)
+        if last_seq < seen_seq:
+            lost = _tell_lost(directory.log_path, record, last_seq + 1, seen_seq)
+            logfile.append(directory.log_path, encode_event(lost) + b"\n")
     finally:
         lock.release()
 
@@ -67,7 +107,9 @@ def read_end(log_path: Path) -> RunEnd | None:
     return event if isinstance(event, RunEnd) else None
 
 
-def lost_outcome(record: Record, session_id: str | None, *, status: int | None, was_up: bool) -> Outcome:
+def lost_outcome(
+    record: Record, session_id: str | None, *, status: int | None, was_up: bool, not_resumed: str | None = None
+) -> Outcome:
     """What a runtime came to that has died without telling.
 
     Args:
@@ -75,13 +117,33 @@ def lost_outcome(record: Record, session_id: str | None, *, status: int | None, 
         session_id: Its last session, if it had one.
         was_up: Whether it ever answered, or logged anything.
         status: Its exit code, or minus the number of the signal that killed it; None if nobody knows.
+        not_resumed: Why no other process goes on with it, where that was asked for.
     """
     how = "" if status is None else f" (exit status {status})"
+    how = how if not_resumed is None else f"{how}; it does not go on, for {not_resumed}"
     if not was_up:
         reason = f"the run was accepted, and its runtime never came up{how}"
         return Outcome.of("launch_lost", run_id=record.run_id, reason=reason)
     reason = f"the runtime's process ended without telling its outcome{how}"
     return Outcome.of("runtime_lost", run_id=record.run_id, session_id=session_id or "", reason=reason)
+
+
+def told_ending(record: Record, ending: RunEnding, session_id: str | None) -> Outcome:
+    """What a runtime was coming to that something had ended before it died.
+
+    Args:
+        record: Its record.
+        ending: What it told of that.
+        session_id: Its last session, if it had one.
+    """
+    return Outcome(
+        status=_status(ending.status),
+        exit_code=ending.exit_code,
+        stop_reason=ending.stop_reason,
+        session_id=session_id or "",
+        reason=None if ending.reason is UNSET else ending.reason,
+        run_id=record.run_id,
+    )
 
 
 def killed_outcome(record: Record, state: Snapshot) -> Outcome:
@@ -93,9 +155,14 @@ def killed_outcome(record: Record, state: Snapshot) -> Outcome:
     return Outcome.of("cancelled", run_id=record.run_id, session_id=session_id, reason=reason)
 
 
-def _append_end(log_path: Path, record: Record, outcome: Outcome) -> RunEnd:
+def _append_end(log_path: Path, record: Record, outcome: Outcome, seen_seq: int) -> RunEnd:
+    last_seq = logfile.last_seq(log_path)
+    lost = b""
+    if last_seq < seen_seq:
+        lost = encode_event(_tell_lost(log_path, record, last_seq + 1, seen_seq)) + b"\n"
+        last_seq = seen_seq + 1
     end = RunEnd(
-        seq=logfile.last_seq(log_path) + 1,
+        seq=last_seq + 1,
         ts=time.time_ns() // 1_000_000,
         run_id=record.run_id,
         run_label=record.spec.label or UNSET,
@@ -106,45 +173,85 @@ def _append_end(log_path: Path, record: Record, outcome: Outcome) -> RunEnd:
         stop_reason=outcome.stop_reason,
         reason=outcome.reason or UNSET,
     )
-    line = encode_event(end) + b"\n"
-    for path in {str(log_path), record.spec.on_event or str(log_path)}:
-        try:
-            _append(path, line)
-        except OSError as error:
-            if path == str(log_path):
-                raise
-            _logger.warning("settle.copy_not_written", path=path, error=str(error))
+    line = lost + encode_event(end) + b"\n"
+    logfile.append(log_path, line)
+    if (copy := record.spec.on_event) is not None and not _is_same(copy, log_path):
+        _tell_copy(log_path, copy, line)
     return end
 
 
-def _append(path: str, line: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+def _tell_lost(log_path: Path, record: Record, first: int, last: int) -> Error:
+    return Error(
+        seq=last + 1,
+        ts=time.time_ns() // 1_000_000,
+        run_id=record.run_id,
+        run_label=record.spec.label or UNSET,
+        runtime_id=record.runtime_id,
+        source="log",
+        message=f"events {first} to {last} could not be written to {log_path}",
+        lost_from=first,
+        lost_to=last,
+    )
+
+
+def _tell_copy(log_path: Path, copy: str, line: bytes) -> None:
     try:
-        size = os.fstat(fd).st_size
-        if os.write(fd, line) != len(line):
-            os.ftruncate(fd, size)
-            raise OSError(f"{path}: no room for the end of the run")
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        if os.path.isfile(copy):
+            logfile.complete_copy(log_path, copy)
+        else:
+            logfile.append(copy, line)
+    except OSError as error:
+        _logger.warning("settle.copy_not_written", path=copy, error=str(error))
+
+
+def _is_same(copy: str, log_path: Path) -> bool:
+    return os.path.realpath(copy) == os.path.realpath(log_path)
+
+
+def _put_socket(directory: RunDir) -> None:
+    """For a runtime that never came up: what stands where its socket would be says that not all is told yet."""
+    with contextlib.suppress(OSError):
+        directory.socket_path.touch(mode=0o600)
+
+
+def _remove_socket(directory: RunDir) -> None:
+    """What a runtime that was killed left of its socket; nobody listens there, and its being gone says: all is told."""
+    for path in (f"{directory.socket_path}.lock", directory.socket_path):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _remove_passing(directory: RunDir, record: Record) -> None:
+    """What was made for a moment, and a question that nobody waits for any more."""
+    directory.clear_passing()
+    try:
+        clear_stale(None, permission_base(record.spec.permission_handler))
+    except OSError as error:
+        _logger.warning("settle.question_not_removed", error=str(error))
 
 
 def _write_sentinel(path: str, outcome: Outcome) -> None:
     try:
         write_sentinel(path, outcome)
     except OSError as error:
+        if is_passing(error):
+            raise
         _logger.error("settle.sentinel_not_written", path=path, error=str(error))
 
 
 def _outcome(end: RunEnd, log_path: Path) -> Outcome:
     return Outcome(
-        status=Status(end.status) if end.status in set(Status) else Status.FAILED,
+        status=_status(end.status),
         exit_code=end.exit_code,
         stop_reason=end.stop_reason,
         session_id=_last_session(log_path) if end.session_id is UNSET else end.session_id,
         reason=None if end.reason is UNSET else end.reason,
         run_id=end.run_id,
     )
+
+
+def _status(word: str) -> Status:
+    return Status(word) if word in set(Status) else Status.FAILED
 
 
 def _last_session(log_path: Path) -> str:

@@ -86,6 +86,10 @@ class Shutdown:
             async for number in received:
                 self.note_signal(number)
 
+    async def wait_decided(self) -> None:
+        """Return when it is decided that the supervisor stops."""
+        await self._decided.wait()
+
     async def carry_out(self, actions: Actions) -> None:
         """Wait for the decision and do as it says; returns when the supervisor may leave."""
         await self._decided.wait()

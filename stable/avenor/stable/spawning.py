@@ -1,6 +1,5 @@
 """`spawn`: checked, admitted and recorded in one step; answered when the run is where the client wants it."""
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Literal
@@ -10,6 +9,7 @@ import structlog
 import trio
 
 from avenor.control.rpc import Call
+from avenor.host.failpoints import failpoint
 from avenor.host.rundir import RunDir
 from avenor.protocol.errors import AvenorError, InvalidParams, Refused, RuntimeFailure, SpawnError
 from avenor.protocol.methods import Spawned
@@ -118,11 +118,14 @@ class Spawner:
             _, path = self._identifiers.allocate()
             directory = RunDir(path)
             record = make_record(request, directory, self._around, parent=None if parent is None else parent.record)
+            if decision == "queue":
+                directory.queued_path.touch(mode=0o600)
+            failpoint("spawn.before_record")
             write_record(directory, record)
+            failpoint("spawn.after_record")
         except OSError as error:
             if path is not None:
-                with contextlib.suppress(OSError):  # without a record it was never accepted, whether it stays or not
-                    path.rmdir()
+                self._identifiers.give_back(path)  # without a record it was never accepted, whether it stays or not
             raise SpawnError(f"cannot make the directory of a runtime: {error}", retryable=True) from error
         return Runtime(directory, record, Stage.QUEUED if decision == "queue" else Stage.LAUNCHING)
 
@@ -137,6 +140,7 @@ async def _answer(runtime: Runtime, wait: Literal["session", "started"]) -> Spaw
     if runtime.failure is not None or runtime.process is None or (wait == "session" and session_id is None):
         await runtime.ended.wait()
         raise _failure(runtime)
+    failpoint("spawn.before_answer")
     return Spawned(
         runtime_id=runtime.id,
         session_id=session_id or "",

@@ -4,6 +4,7 @@ It is decided here, in reaction to requests (`spawning`, `routing`, `serving`), 
 (`runtime_changed`), and to the wish to stop (`shutdown`).
 """
 
+import contextlib
 import os
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
@@ -24,9 +25,11 @@ from avenor.stable.launcher import Launcher
 from avenor.stable.link import Link
 from avenor.stable.loading import fold_log
 from avenor.stable.options import Options
-from avenor.stable.pruning import add_pruning
+from avenor.stable.pruning import Pruner, add_pruning
 from avenor.stable.records import Surroundings, own_environ, read_umask
 from avenor.stable.registry import Registry
+from avenor.stable.resuming import Resuming
+from avenor.stable.retention import retain
 from avenor.stable.routing import add_routing
 from avenor.stable.runtime import Runtime, Stage
 from avenor.stable.serving import make_methods
@@ -62,6 +65,7 @@ class Supervision:
         self._shutdown = shutdown
         self._identifiers = Identifiers(options.state_path)
         self._durability = Durability(self._identifiers)
+        self._pruner = Pruner(registry, self._identifiers, options.state_path)
         self._admission = Admission(
             Limits(
                 max_runtimes=options.max_runtimes,
@@ -70,7 +74,10 @@ class Supervision:
                 max_parked=options.max_parked,
             )
         )
-        self._keeper = Keeper(launcher, self, self._make_durable)
+        resuming = Resuming(
+            most=options.max_resumes, window_seconds=options.resume_window, stopping=lambda: shutdown.mode
+        )
+        self._keeper = Keeper(launcher, self, self._make_durable, resuming)
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self.server = ControlServer(self._make_methods(), self._client_left)
@@ -79,13 +86,14 @@ class Supervision:
         """Keep all runtimes until cancelled, which leaves them running.
 
         Args:
-            loaded: What an earlier supervisor left.
+            loaded: What an earlier supervisor left. It is emptied: what is pruned later must be held by nobody.
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            for runtime in loaded:
-                self._take_over(runtime)
+            self._take_all(loaded)
+            self._start_queued()
             nursery.start_soon(self._stop_when_idle)
+            nursery.start_soon(retain, self._pruner, self._options.keep)
             task_status.started()
             await trio.sleep_forever()
 
@@ -125,6 +133,10 @@ class Supervision:
                     self._ask_to_end(runtime, "graceful")
             await self._changed.park()
 
+    async def wait_changed(self) -> None:
+        """Return when a runtime has another status, or a client has left."""
+        await self._changed.park()
+
     async def wait_none_live(self) -> None:
         """See `Actions.wait_none_live`."""
         while self._registry.live:
@@ -153,6 +165,7 @@ class Supervision:
             environ=kept,
             umask=read_umask(),
             parked_timeout=self._options.parked_timeout,
+            on_crash=self._options.on_crash,
             version=version("avenor"),
         )
         spawner = Spawner(
@@ -166,7 +179,7 @@ class Supervision:
         )
         table = make_methods(self._registry, spawner, self._shutdown, version=around.version)
         add_routing(table, self._registry, self._end_queued)
-        add_pruning(table, self._registry, self._identifiers)
+        add_pruning(table, self._pruner)
         return table
 
     def _spawn_refusal(self) -> Refused | None:
@@ -181,11 +194,20 @@ class Supervision:
     def _start(self, runtime: Runtime) -> None:
         """Take in a spawn that was admitted: it starts now, or waits for a place."""
         runtime.link = Link(runtime, self)
+        self._changed.unpark_all()
         if runtime.stage is Stage.QUEUED:
             self._admission.enqueue(runtime.id)
             self._spawn_task(self._make_queued_durable, runtime)
         else:
             self._spawn_task(self._keeper.launch, runtime)
+
+    def _take_all(self, loaded: list[Runtime]) -> None:
+        for runtime in loaded:
+            self._take_over(runtime)
+        loaded.clear()
+        # What their logs tell is acted on, in the order in which it happened: the first to park is the first to go.
+        for runtime in sorted(self._registry.live, key=lambda each: each.state.updated_at or 0):
+            self.runtime_changed(runtime)
 
     def _take_over(self, runtime: Runtime) -> None:
         self._registry.add(runtime)
@@ -195,7 +217,12 @@ class Supervision:
                 self._spawn_task(self._keeper.adopt, runtime)
             case Stage.LOST:
                 self._spawn_task(self._keeper.settle, runtime)
+            case Stage.QUEUED:
+                self._admission.enqueue(runtime.id)
             case _:
+                # A runtime takes its socket away when all is told, and `settle` does it in the place of a dead one.
+                if os.path.lexists(runtime.directory.socket_path):
+                    self._spawn_task(self._keeper.finish, runtime)
                 if runtime.is_summary:
                     self._spawn_task(self._read_whole_log, runtime)
 
@@ -213,6 +240,8 @@ class Supervision:
         for runtime_id in self._admission.take_startable(busy=self._registry.busy_count):
             runtime = self._registry.get(runtime_id)
             assert runtime is not None
+            with contextlib.suppress(OSError):  # it counts only as long as there is no log
+                runtime.directory.queued_path.unlink(missing_ok=True)
             runtime.stage = Stage.LAUNCHING
             runtime.state.status = runtime.last_status = "starting"
             runtime.revise()

@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 import structlog
 import trio
 
+from avenor.host.atomic import remove_unfinished
 from avenor.host.lock import FileLock
 from avenor.host.tree import become_subreaper
 from avenor.host.unixsock import SocketInUse, bind_listener, remove_if_ours, socket_inode
@@ -17,6 +18,7 @@ from avenor.protocol.errors import AvenorError, Refused
 from avenor.stable.launcher import LocalLauncher
 from avenor.stable.loading import load_runtimes
 from avenor.stable.logs import configure_logs
+from avenor.stable.notify import Notifier, describe, take_notifier
 from avenor.stable.options import Options
 from avenor.stable.registry import Registry
 from avenor.stable.shutdown import Shutdown
@@ -40,11 +42,16 @@ def run_supervisor(options: Options) -> int:
     that fails because another supervisor lives there touches nothing.
     """
     configure_logs(options.log_level, options.log_format)
+    with contextlib.closing(take_notifier(os.environ, os.getpid())) as notifier:
+        return _run(options, notifier)
+
+
+def _run(options: Options, notifier: Notifier) -> int:
     reason: Reason = "start_failed"
     try:
         with _state(options), _listening(options.control_socket) as listener:
             try:
-                reason = trio.run(_supervise, options, listener, strict_exception_groups=True)
+                reason = trio.run(_supervise, options, listener, notifier, strict_exception_groups=True)
             except BaseException:
                 reason = "crashed"
                 raise
@@ -64,7 +71,7 @@ def run_supervisor(options: Options) -> int:
     return 0
 
 
-async def _supervise(options: Options, listener: socket.socket) -> Reason:
+async def _supervise(options: Options, listener: socket.socket, notifier: Notifier) -> Reason:
     """Serve until told to stop; returns why."""
     shutdown = Shutdown(timeout_seconds=options.shutdown_timeout, sigterm=options.on_sigterm)
     registry = Registry()
@@ -73,17 +80,28 @@ async def _supervise(options: Options, listener: socket.socket) -> Reason:
     become_subreaper()
     async with trio.open_nursery() as nursery:
         await nursery.start(shutdown.watch_signals)
+        nursery.start_soon(notifier.tell_alive)
         nursery.start_soon(zygote.run)
         supervision = Supervision(options, launcher, registry, shutdown)
         loaded = await trio.to_thread.run_sync(load_runtimes, options.state_path, launcher.probe)
         await nursery.start(supervision.run, loaded)
         await nursery.start(supervision.server.serve, listener)
         _logger.info("supervisor.started", socket=options.control_socket, state_dir=str(options.state_path))
+        nursery.start_soon(notifier.report, lambda: describe(registry.live, shutdown.mode), supervision.wait_changed)
+        nursery.start_soon(_tell_stopping, shutdown, notifier)
         await shutdown.carry_out(supervision)
+        notifier.stopping()
         await supervision.server.close()
         nursery.cancel_scope.cancel()
     _logger.info("supervisor.stopped", reason=shutdown.reason)
     return shutdown.reason
+
+
+async def _tell_stopping(shutdown: Shutdown, notifier: Notifier) -> None:
+    await shutdown.wait_decided()
+    # A manager that is told waits for a minute or two and then kills; a drain may take hours.
+    if shutdown.mode != "drain":
+        notifier.stopping()
 
 
 @contextlib.contextmanager
@@ -95,6 +113,7 @@ def _state(options: Options) -> Generator[None, None, None]:
     if not lock.try_acquire():
         raise StateInUse(f"{path} has a live supervisor; stop it, or choose another --control-socket and --state-dir")
     try:
+        remove_unfinished(path)
         yield
     finally:
         lock.release()

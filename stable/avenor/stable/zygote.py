@@ -148,6 +148,7 @@ class ZygoteKeeper:
             self._reported.unpark_all()
             control.close()
             status = _collect(pid)
+            self._clear_rehearsals()
         _logger.warning("zygote.ended", pid=pid, status=status)
 
     def _note(self, report: _Report) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import msgspec
 import trio
 
+from avenor.host.failpoints import failpoint
 from avenor.host.ladder import Graces
 from avenor.protocol.errors import METHOD_NOT_FOUND, AgentExited
 from avenor.runtimes.backends.acp_errors import classify
@@ -68,6 +69,7 @@ class AcpBackend:
         session = AcpSession(self._profile, process, params, sink)
         try:
             await nursery.start(session.run)
+            failpoint("session.mid_handshake")
             await _Opening(session, params, self._version).run()
         except BaseException as problem:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + ABORT_SECONDS):

@@ -7,9 +7,12 @@ import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from subprocess import PIPE
+from typing import Final
 
+import structlog
 import trio
 
+from avenor.host.children import CHILDREN
 from avenor.host.identity import ProcessId, process_id
 from avenor.host.ladder import Graces, StopResult, stop_tree
 from avenor.host.procs import ProcsFile
@@ -22,6 +25,8 @@ REAP_SECONDS = 2.0  # After the process is known to be dead: the kernel owes us 
 
 # The system is short of something that may come back; all other causes stay until somebody mends them.
 _PASSING_ERRORS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY})
+
+_logger: Final = structlog.get_logger()
 
 
 class AgentProcess:
@@ -124,8 +129,8 @@ async def start_agent(
         SpawnError: It cannot be started; `retryable` if the system was only short of something.
     """
     try:
-        process = await trio.lowlevel.open_process(
-            list(argv),
+        process = await CHILDREN.start(
+            argv,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
@@ -137,7 +142,11 @@ async def start_agent(
         raise _spawn_error(error, argv[0], cwd, install) from error
     identity = process_id(process.pid)
     if procs is not None and identity is not None:
-        procs.append(identity, pgid=process.pid)
+        try:
+            procs.append(identity, pgid=process.pid)
+        except OSError as error:
+            # A full disk ends no run. The sweep after our own crash has the tag to go by as well.
+            _logger.warning("agent.not_noted", pid=process.pid, error=str(error))
     return AgentProcess(process, identity, tag, owns_children=owns_children)
 
 
