@@ -11,7 +11,7 @@ PARALLEL := --numprocesses 3 --timeout 120
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-agents agents format lint type cover check bench picture dist clean
+.PHONY: help setup demo test test-agents agents format lint type cover check bench chaos load picture dist clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -73,6 +73,12 @@ check: lint type cover  ## What must be green before a commit
 bench: $(VENV)/.dev  ## Speed and memory, side by side with other supervisors
 	$(PIP) install --group bench
 	$(BIN)/python -m tests.bench
+
+chaos: $(VENV)/.dev  ## Kill everything at any moment, and check what is left; three minutes (SEED=N)
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED))
+
+load: $(VENV)/.dev  ## Hundreds of runtimes, and nothing left to work with; some six minutes
+	$(BIN)/python -m tests.load
 
 picture: $(VENV)/.dev  ## Draw the README's picture from a real run of the demo
 	$(PIP) install --group docs

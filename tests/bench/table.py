@@ -31,17 +31,18 @@ def render_row(row: Row) -> str:
     return f"{row.key:11} {_with_spread(row)}{verdict}{beside}{busy}"
 
 
-def write(text: str, page: Path = PAGE) -> None:
+def write(text: str, page: Path = PAGE, marks: tuple[str, str] = (BEGIN, END)) -> None:
     """Puts the text between the marks of the page.
 
     Raises:
         ValueError: The page has no marks.
     """
-    before, found, rest = page.read_text().partition(BEGIN)
-    _, found_end, after = rest.partition(END)
+    begin, end = marks
+    before, found, rest = page.read_text().partition(begin)
+    _, found_end, after = rest.partition(end)
     if not found or not found_end:
-        raise ValueError(f"{page} has no place for the table: it needs the lines {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
+        raise ValueError(f"{page} has no place for the table: it needs the lines {begin} and {end}")
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")
 
 
 def _cells(row: Row, number: int) -> Sequence[str]:
