@@ -283,3 +283,12 @@ async def test_the_walk_of_the_tree_names_the_identity(start_agent: StartAgent) 
     agent = await start_agent("leader_exits")
     (child,) = tree.descendants(agent.process.pid)
     assert child.id == identity_of(agent.pids[1])
+
+
+async def test_what_only_its_mark_finds_is_killed_without_a_grace(start_agent: StartAgent) -> None:
+    """No root is known, nothing is below us, and there is no time for SIGTERM: the mark alone leads to it."""
+    own = ("AVENOR_TEST_TAG", "plugh-alone")  # tests beside this one use the other
+    agent = await start_agent("deaf", env=dict([own]))
+    at_once = Graces(stdin_seconds=0.0, term_seconds=0.0, kill_seconds=20)
+    await stop_tree(roots=[], tag=own, close_stdin=None, graces=at_once, own_children_of=None)
+    assert all(is_gone(pid) for pid in agent.pids)

@@ -128,6 +128,7 @@ class _Ladder:
                 with trio.move_on_after(_FOLLOW_SECONDS):
                     await _wait_all_dead(found.id for found in self._collect())
         if graces.term_seconds <= 0:  # who has no time to end must not begin to, and perhaps tell another end than ours
+            self._collect_all()
             return
         with trio.move_on_after(graces.term_seconds):
             while alive := self._collect_all():
