@@ -10,6 +10,11 @@ PARALLEL := --numprocesses 3 --timeout 120
 # pyright must find this interpreter first.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
+# The real agents to drive: columns of docs/reference/backends.md, opencode or codex for all of theirs, or `all`.
+AGENTS ?= opencode,codex
+# Where their results are kept; the reference is made of those in the repository.
+RESULTS ?= tests/agents/results
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-agents agents format lint type cover check bench chaos load picture dist clean
 
@@ -42,10 +47,12 @@ test: $(VENV)/.dev  ## All tests that need no agent program
 	$(BIN)/pytest $(PARALLEL)
 
 agents: $(VENV)/.dev  ## Install the real agents that test-agents drives (npm)
-	$(BIN)/python -m tests.agents.install
+	$(BIN)/python -m tests.agents.catalog '$(AGENTS)'
 
-test-agents: agents  ## Drive real agents with a stand-in model on loopback
-	AVENOR_TEST_AGENTS=1 $(BIN)/pytest -m agents tests/agents
+test-agents: agents  ## Drive real agents (AGENTS=opencode,codex) with a stand-in model on loopback
+	@# A failed check belongs into the reference too.
+	status=0; AVENOR_TEST_AGENTS='$(AGENTS)' AVENOR_AGENT_RESULTS='$(RESULTS)' $(BIN)/pytest -m agents tests/agents \
+	  || status=$$?; $(BIN)/python docs/backends.py && exit $$status
 
 format: $(VENV)/.dev  ## Format the code
 	$(BIN)/ruff format $(CODE) docs
@@ -55,6 +62,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check $(CODE) docs
 	$(BIN)/ruff check $(CODE) docs
 	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
 
 type: $(VENV)/.dev
 	$(BIN)/mypy

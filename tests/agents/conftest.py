@@ -1,53 +1,137 @@
 """Fixtures for the tests on real agents, and what makes sure that they were real.
 
-These tests are skipped, unless AVENOR_TEST_AGENTS=1 asks for them; then what is missing is a failure, the last line
-tells how many sessions of real agents were opened, and none is a failure as well.
+These tests are skipped, unless AVENOR_TEST_AGENTS names agents (as `catalog.chosen` takes them). Then those of the
+named agents run, and the run fails, whatever its tests say, where one of them opened no session, a check of it has no
+result, something was skipped without a reason, or something of it still runs. The last lines tell what was seen.
 """
 
 import itertools
 import os
-from collections import deque
-from collections.abc import Callable, Generator
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from avenor.control.blocking import Client, open_client
 from avenor.protocol.events import TurnEnd
-from tests.agents.conformance_runs import ConformanceRuns
+from tests.agents.audit import is_silent, problems
+from tests.agents.catalog import AGENTS, Agent, wanted
+from tests.agents.conformance_runs import ConformanceRuns, Watched
 from tests.agents.harness import WAIT_SECONDS, Home, MakeRun, Run, Runtime, Stable, count_sessions, ended
-from tests.agents.install import opencode_program
+from tests.agents.model_checks import ALL_CHECKS
+from tests.agents.pi_agent import PiLine
+from tests.agents.results import KEPT_IN, keep
 from tests.agents.standin_model import StandInModel
+from tests.runtimes.conformance import Check
 
-_IS_WANTED: Final = os.environ.get("AVENOR_TEST_AGENTS") == "1"
 _ROOT: Final = pytest.StashKey[Path]()
 _RUNS: Final = pytest.StashKey[ConformanceRuns]()
+_SEEN: Final = pytest.StashKey[dict[str, list[Watched]]]()
+_SILENT_SKIPS: Final = pytest.StashKey[list[str]]()
 # Sessions that are opened before they are needed: as many as there are processors on a small machine.
 _AHEAD: Final = 2
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what was not asked for. The conformance runs go on beside the other tests, so they are looked at last."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Begins to note what is seen; a name that names no agent ends the run."""
+    config.stash[_SEEN], config.stash[_SILENT_SKIPS] = {}, []
+    try:
+        wanted()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what was not asked for. The conformance runs go on beside the other tests, and are looked at last."""
+    names = {agent.name for agent in wanted()}
     mine = [item for item in items if item.get_closest_marker("agents")]
-    if not _IS_WANTED:
+    if not names:
         for item in mine:
             item.add_marker(pytest.mark.skip(reason="drives real agents: run `make test-agents`"))
-    items.sort(key=lambda item: "verdict" in _fixtures(item))
+    others = [item for item in mine if names and agent_of(item) not in names]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+    items.sort(key=_is_verdict)
+
+
+def agent_of(item: pytest.Item) -> str:
+    """The name of the agent that a test is about."""
+    match _params(item):
+        case {"agent": str(name)} | {"name": str(name)}:
+            return name
+        case {"line": PiLine(name=name)}:
+            return name
+        case _:
+            # The longest beginning: opencode's HTTP has a file among opencode's.
+            fitting = [agent for agent in AGENTS.values() if item.path.stem.startswith(agent.module)]
+            return max(fitting, key=lambda agent: len(agent.module)).name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Counts the sessions of tests that drive a backend by themselves."""
+    kit: Any = getattr(item, "funcargs", {}).get("kit")
+    if item.get_closest_marker("agents") and kit is not None and not isinstance(kit.backend, Watched):
+        kit.backend = Watched(kit.backend)
+        item.config.stash[_SEEN].setdefault(agent_of(item), []).append(kit.backend)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Notes what was skipped without saying why."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and is_silent(str(report.longrepr[2])):
+        item.config.stash[_SILENT_SKIPS].append(item.nodeid)
+    return report
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
-    """Tells, as the last line of all, how many real sessions there were; fails without any."""
-    root, runs = session.config.stash.get(_ROOT, None), session.config.stash.get(_RUNS, None)
-    count = (count_sessions(root) if root else 0) + (runs.opened if runs else 0)
-    if _IS_WANTED and count == 0:
+    """Keeps the results, and tells at the very end what is wrong besides, and how many real sessions there were."""
+    agents: Sequence[Agent] = () if session.config.option.collectonly else wanted()
+    counts = _count(session.config)
+    wrong = _problems(session, agents, counts) if agents else []
+    if wrong and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    runs, folder = session.config.stash.get(_RUNS, None), os.environ.get(KEPT_IN)
+    if runs and folder:
+        for agent in agents:
+            if results := runs.results(agent.name):
+                keep(Path(folder), agent.name, agent.backend, results, [check.__name__ for check in ALL_CHECKS])
     result = yield
-    if _IS_WANTED:
-        print(f"real sessions: {count} opencode", flush=True)
+    for problem in wrong:
+        print(f"real agents: {problem}", flush=True)
+    if agents:
+        print(f"real sessions: {', '.join(f'{counts[agent.name]} {agent.name}' for agent in agents)}", flush=True)
     return result
+
+
+def _count(config: pytest.Config) -> Counter[str]:
+    """How many sessions each agent has opened."""
+    root, runs = config.stash.get(_ROOT, None), config.stash.get(_RUNS, None)
+    counts = Counter({name: sum(one.opened for one in seen) for name, seen in config.stash[_SEEN].items()})
+    counts["opencode-acp"] += count_sessions(root) if root else 0
+    return counts + runs.opened if runs else counts
+
+
+def _problems(session: pytest.Session, agents: Sequence[Agent], counts: Mapping[str, int]) -> list[str]:
+    runs = session.config.stash.get(_RUNS, None)
+    silent = session.config.stash[_SILENT_SKIPS]
+    return problems(
+        [agent.name for agent in agents],
+        counts,
+        selected=[(agent_of(item), _params(item)["check"].__name__) for item in session.items if _is_verdict(item)],
+        done={(agent.name, check) for agent in agents if runs for check in runs.results(agent.name)},
+        left=runs.left if runs else [],
+        silent_skips=silent,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -62,13 +146,9 @@ def home(
     request: pytest.FixtureRequest, model: StandInModel, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Home, None, None]:
     """A user who has opencode; nothing may run in this home when the tests are over."""
-    if not opencode_program().exists():
-        pytest.fail(f"{opencode_program()} is missing: `make agents` installs it")
     request.config.stash[_ROOT] = tmp_path_factory.getbasetemp()
     made = Home(tmp_path_factory.mktemp("user"), model.url)
-    # The very first start makes the database: of two at once in a new home, one fails with "database is locked".
-    first = made.command(["opencode", "session", "list"], made.path)
-    assert first.returncode == 0, first.stderr
+    made.make_database()
     yield made
     assert made.processes() == []
 
@@ -77,15 +157,16 @@ def home(
 def conformance(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[ConformanceRuns | None, None, None]:
-    """The conformance suite on opencode, begun at once where any of it was selected."""
-    names = [item.name for item in request.session.items if "verdict" in _fixtures(item)]
-    if not _IS_WANTED or not names:
+    """The conformance suite on all agents that were asked for, begun at once where any of it was selected."""
+    selected: dict[str, tuple[Agent, list[Check]]] = {}
+    for item in request.session.items:
+        if wanted() and _is_verdict(item):
+            name = agent_of(item)
+            selected.setdefault(name, (AGENTS[name], []))[1].append(_params(item)["check"])
+    if not selected:
         yield None
         return
-    user: Home = request.getfixturevalue("home")
-    model: StandInModel = request.getfixturevalue("model")
-    runs = ConformanceRuns(user, model, tmp_path_factory.mktemp("conformance"))
-    request.config.stash[_RUNS] = runs
+    runs = request.config.stash[_RUNS] = ConformanceRuns(selected, tmp_path_factory.mktemp("conformance"))
     with runs.running():
         yield runs
 
@@ -186,6 +267,17 @@ def run(home: Home, tmp_path: Path) -> Generator[MakeRun, None, None]:
     yield make
     for one in started:
         one.kill()
+
+
+def _is_verdict(item: pytest.Item) -> bool:
+    """Whether a test only looks at what the conformance runs have found."""
+    return "verdict" in _fixtures(item)
+
+
+def _params(item: pytest.Item) -> dict[str, Any]:
+    """What a test is parametrized with."""
+    call = getattr(item, "callspec", None)
+    return dict(call.params) if call is not None else {}
 
 
 def _fixtures(item: pytest.Item) -> list[str]:

@@ -26,7 +26,7 @@ from avenor.protocol.events import AnyEvent, Event, MessageChunk, PermissionRequ
 from avenor.protocol.outcomes import Outcome, parse_sentinel
 from avenor.protocol.snapshot import Snapshot
 from avenor.protocol.spec import SpawnParams
-from tests.agents.install import opencode_program
+from tests.agents.install import OPENCODE
 from tests.helpers import eventually_sync
 
 E = TypeVar("E", bound=Event)
@@ -60,7 +60,7 @@ class Home:
         programs = root / "bin"
         for folder in (programs, *(self.path / name for name in (".config", ".cache", ".local", "tmp"))):
             folder.mkdir(parents=True)
-        (programs / "opencode").symlink_to(opencode_program())
+        (programs / "opencode").symlink_to(OPENCODE.installed())
         _pretend_plugin(self.path / ".config" / "opencode")
         avenor = Path(sys.executable).parent
         self.env = {
@@ -92,6 +92,11 @@ class Home:
                 list(words), cwd=cwd, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
                 text=True,
             )  # fmt: skip
+
+    def make_database(self) -> None:
+        """Starts opencode once, alone: of two very first starts at once, one fails with "database is locked"."""
+        first = self.command(["opencode", "session", "list"], self.path)
+        assert first.returncode == 0, first.stderr
 
     def processes(self) -> list[ProcessStat]:
         """All that runs in this home."""
@@ -349,7 +354,7 @@ def is_running(pid: int) -> bool:
 def agent_pid(name: str, value: str) -> int:
     """The opencode process among those with NAME=VALUE in their environment."""
     found = [
-        p.id.pid for p in tree.tagged(name, value) if Path(f"/proc/{p.id.pid}/exe").resolve() == opencode_program()
+        p.id.pid for p in tree.tagged(name, value) if Path(f"/proc/{p.id.pid}/exe").resolve() == OPENCODE.installed()
     ]
     (pid,) = found
     return pid

@@ -1,45 +1,97 @@
-"""Installs the agent programs that the end-to-end tests drive, pinned, into `.agents/`.
+"""Installs agent programs, pinned, each into a folder of its own below `.agents/`.
 
-Run as `python -m tests.agents.install`. Only what is missing is installed.
+`AVENOR_AGENTS_DIR` names another folder than `.agents/`. Which agents there are is the catalog's.
 """
 
+import os
 import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-ROOT = Path(__file__).resolve().parents[2] / ".agents"
-OPENCODE_VERSION = "1.18.34"
-_ARCHITECTURES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+ROOT: Final = Path(os.environ.get("AVENOR_AGENTS_DIR") or Path(__file__).resolve().parents[2] / ".agents")
 
-
-def opencode_package() -> str:
-    """The npm package that holds opencode's native program for this machine."""
-    machine = platform.machine().lower()
-    return f"opencode-{sys.platform}-{_ARCHITECTURES.get(machine, machine)}"
+# As npm's packages name it.
+MACHINE: Final = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}.get(
+    platform.machine().lower(), platform.machine().lower()
+)
 
 
-def opencode_program() -> Path:
-    """Where the installed program is."""
-    return ROOT / "node_modules" / opencode_package() / "bin" / "opencode"
+@dataclass(frozen=True)
+class Program:
+    """A program that npm installs.
+
+    Attributes:
+        name: Of its folder.
+        packages: What npm installs, pinned.
+        path: The program below `node_modules`; a glob where only the package knows.
+        needs_node: It is a script for a newer node than Linux distributions have, and so is its installation.
+    """
+
+    name: str
+    packages: Sequence[str]
+    path: str
+    needs_node: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where it is installed."""
+        return ROOT / self.name
+
+    def find(self) -> Path | None:
+        """The installed program; None if it, or the pinned version of it, is not there."""
+        stamp = self.folder / "installed"
+        if not stamp.exists() or stamp.read_text() != " ".join(self.packages):
+            return None
+        return next((self.folder / "node_modules").glob(self.path), None)
+
+    def installed(self) -> Path:
+        """The installed program.
+
+        Raises:
+            FileNotFoundError: It is not there; the message says what installs it.
+        """
+        found = self.find()
+        if found is None:
+            raise FileNotFoundError(f"{self.name} is missing: `make agents AGENTS=all` installs it")
+        return found
+
+    def path_variable(self) -> str:
+        """Our PATH, with the newer node before it where the program needs that."""
+        path = os.environ["PATH"]
+        return f"{NODE.installed().parent}:{path}" if self.needs_node else path
+
+    def install(self) -> Path:
+        """Installs what is missing; ends the process with what to do when npm is not there."""
+        if self.needs_node:
+            NODE.install()
+        found = self.find()
+        if found is None:
+            # npm takes an older version of a package than was asked for where the running node is too old for it.
+            _npm_install(self.folder, self.packages, self.path_variable())
+            found = self.find()
+        assert found is not None, f"{' '.join(self.packages)} brought no {self.path}"
+        return found
 
 
-def main() -> None:
-    """Installs what is missing; fails with what to do when npm is not there."""
-    stamp = ROOT / f"opencode-{OPENCODE_VERSION}"
-    if stamp.exists() and opencode_program().exists():
-        return
+NODE: Final = Program("node22", ("node@22",), "node/bin/node")
+OPENCODE: Final = Program(
+    "opencode",
+    (f"opencode-{sys.platform}-{MACHINE}@1.18.34",),
+    f"opencode-{sys.platform}-{MACHINE}/bin/opencode",
+)
+
+
+def _npm_install(folder: Path, packages: Sequence[str], path: str) -> None:
     npm = shutil.which("npm")
     if npm is None:
-        sys.exit("the agent tests need npm to install opencode: install Node.js, then try again")
-    ROOT.mkdir(exist_ok=True)
-    package = f"{opencode_package()}@{OPENCODE_VERSION}"
-    print(f"installing {package}", flush=True)
-    command = [npm, "install", "--no-audit", "--no-fund", "--no-save", "--prefix", str(ROOT), package]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    stamp.touch()
-
-
-if __name__ == "__main__":
-    main()
+        sys.exit(f"npm is needed to install {' '.join(packages)}: install Node.js, then try again")
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"installing {' '.join(packages)}", flush=True)
+    command = [npm, "install", "--no-audit", "--no-fund", "--no-save", "--prefix", str(folder), *packages]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PATH": path})
+    (folder / "installed").write_text(" ".join(packages))

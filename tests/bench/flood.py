@@ -99,7 +99,7 @@ class FloodBackend:
         return FloodSession(sink)
 
 
-def _get_backend(_name: str) -> FloodBackend:
+def _get_backend(_name: str, _folder: str) -> FloodBackend:
     return FloodBackend()
 
 
@@ -107,7 +107,7 @@ def main(directory: str, ready_fd: int) -> int:
     """Runs what is in a runtime directory, as a fork of the zygote would."""
     gc.collect()
     gc.freeze()
-    with mock.patch.object(process, "get_backend", _get_backend):
+    with mock.patch.object(process, "usable_backend", _get_backend):
         return run_directory(directory, ready_fd)
 
 

@@ -12,6 +12,7 @@ from avenor.cli import main
 from avenor.cli.commands import ROOT, SHELLS
 from avenor.cli.completion import SCRIPTS
 from avenor.cli.control_table import CONTROL
+from avenor.protocol.spec import BACKENDS
 from tests.control.scripted_server import ScriptedServer
 
 _RUNTIMES = [{"runtime_id": "rt_1", "run_id": "a"}, {"runtime_id": "rt_12", "run_id": "b"}]
@@ -41,6 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tall folder").mkdir()
     monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("AVENOR_SOCKET", str(tmp_path / "nobody"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -71,10 +73,10 @@ def flags(*names: str) -> set[str]:
         ("avenor --prompt-f|", {"--prompt-file"}),
         ("avenor --prompt x --max|", {"--max-retries"}),
         ("avenor run --prompt|", flags("prompt", "prompt-file")),
-        ("avenor run --backend |", {"opencode-acp", "acp", "scripted"}),
+        ("avenor run --backend |", set(BACKENDS)),
         ("avenor --backend sc|", {"scripted"}),
         ("avenor run --backend = sc|", {"scripted"}),
-        ("avenor run --backend =|", {"opencode-acp", "acp", "scripted"}),
+        ("avenor run --backend =|", set(BACKENDS)),
         ("avenor run --prompt |", NOTHING),
         ("avenor run --prompt --ba|", NOTHING),
         ("avenor run --prompt-file ta|", {"task.md", "tall folder"}),
@@ -115,6 +117,17 @@ def test_bash_completes_runtimes_from_the_live_socket(folder: Path, line: str) -
     with ScriptedServer(os.environ["AVENOR_SOCKET"], {"list": _RUNTIMES}):
         assert bash("avenor", *words) == {"rt_1", "rt_12"}
         assert bash("avenor", *words[:-1], "rt_12") == {"rt_12"}
+
+
+@pytest.mark.parametrize("line", ["run --backend |", "control spawn --backend |", "doctor --backend |"])
+def test_bash_completes_the_users_own_backends(folder: Path, line: str) -> None:
+    """Those that are there now, not when the script was written."""
+    backends = folder / ".config" / "avenor" / "backends"
+    backends.mkdir(parents=True)
+    (backends / "my-agent.toml").write_text("")
+    words = line.removesuffix("|").split(" ")
+    assert bash("avenor", *words) == {*BACKENDS, "my-agent"}
+    assert bash("avenor", *words[:-1], "my") == {"my-agent"}
 
 
 def test_bash_registers_the_function(folder: Path) -> None:

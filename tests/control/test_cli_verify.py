@@ -164,3 +164,29 @@ def test_usage_errors_are_status_2(capfd: pytest.CaptureFixture[str], words: lis
     out, err = capfd.readouterr()
     assert out == ""
     assert err.startswith(f"avenor verify: {message}\nusage: avenor verify [FLAGS] FILE…\n")
+
+
+def test_backends_of_the_users_are_known(
+    capfd: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their files, which are not looked into; a message lists them."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    (folder / "config" / "avenor" / "backends").mkdir(parents=True)
+    (folder / "config" / "avenor" / "backends" / "mine.toml").write_text("")
+    write("t.json", {"team": [{"name": "a", "prompt": "x", "backend": "mine"}]})
+    assert main(["verify", "t.json"]) == 0
+    write("t.json", {"team": [{"name": "a", "prompt": "x", "backend": "his"}]})
+    assert main(["verify", "t.json"]) == 1
+    told = capfd.readouterr().out
+    assert "'his' is no backend: choose one of opencode-acp" in told
+    assert "scripted, mine" in told
+
+
+def test_the_mcp_servers_of_a_config_are_checked(capfd: pytest.CaptureFixture[str]) -> None:
+    """With their paths, and without what may be secret in them."""
+    servers = [{"name": "a", "type": "http", "url": "hush"}, {"name": "b", "command": "x"}]
+    write("t.json", {**TEAM, "mcp_servers": servers})
+    assert main(["verify", "t.json"]) == 1
+    told = capfd.readouterr().out
+    assert "t.json: $.mcp_servers[0].url: it is no address" in told
+    assert "hush" not in told

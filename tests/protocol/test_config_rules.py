@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from avenor.protocol.configs import ConfigKind
+from avenor.protocol.spec import BACKENDS
 from tests.protocol.config_folder import check, errors, load, loop, phase, team
 
 BLANK = ["", "  ", " \n\t", "\u00a0"]
@@ -272,7 +273,7 @@ def test_a_conditional_name_may_hold_what_closes_markers(name: str) -> None:
 def test_a_member_names_a_backend_that_exists() -> None:
     """The message lists them."""
     assert errors({"team": [phase(backend="claude")]}) == [
-        "root.json: $.team[0].backend: 'claude' is no backend: choose one of opencode-acp, acp, scripted"
+        "root.json: $.team[0].backend: 'claude' is no backend: choose one of " + ", ".join(BACKENDS)
     ]
     assert errors({"team": [phase(backend="scripted")]}) == []
 

@@ -10,7 +10,7 @@ import pytest
 
 from avenor.protocol.configs import ConfigKind
 from avenor.protocol.methods import AnswerParams, PromptParams
-from avenor.protocol.schemas import METHODS, control_schema, loop_schema, team_schema
+from avenor.protocol.schemas import METHODS, control_schema, doctor_schema, loop_schema, team_schema
 from avenor.protocol.snapshot import Snapshot
 from tests.protocol.config_folder import errors, loop, phase, team
 
@@ -26,6 +26,7 @@ def check(schema: dict[str, Any], value: object) -> None:
     ("name", "schema"),
     [
         ("control.json", control_schema()),
+        ("doctor.schema.json", doctor_schema()),
         ("loop.schema.json", loop_schema()),
         ("team.schema.json", team_schema()),
     ],

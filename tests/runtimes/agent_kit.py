@@ -32,7 +32,7 @@ Resolver = Callable[[PermissionAsk], Awaitable[PermissionAnswer]]
 TAG_NAME = "AVENOR_AGENT_TAG"
 GRACES = Graces(stdin_seconds=5.0, term_seconds=5.0, kill_seconds=5.0)
 QUICK = Graces(stdin_seconds=0.1, term_seconds=0.1, kill_seconds=5.0)  # for agents that will not go by themselves
-OPEN_SECONDS = 60.0
+OPEN_SECONDS = 90.0  # A gemini session is resumed in a later minute than it was made in.
 CLOSE_SECONDS = 30.0
 TURN_SECONDS = 60.0  # For a hung agent to fail a test rather than the whole run.
 

@@ -15,7 +15,7 @@ from avenor.protocol.spec import BACKENDS, PROGRESS_DEFAULTS
 from avenor.runtimes.backends.acp import AcpBackend
 from avenor.runtimes.backends.acp_session import AcpSession
 from avenor.runtimes.backends.base import BackendRefused, OpenParams, open_within
-from avenor.runtimes.backends.profiles import PROFILES, split_command
+from avenor.runtimes.backends.profiles import builtin, split_command
 from avenor.runtimes.backends.registry import backend_names, get_backend
 from tests.helpers import eventually
 from tests.runtimes.agent_kit import OPEN_SECONDS, RecordingSink, make_params, opened, python_agent
@@ -287,7 +287,9 @@ heard("old")
 reply(m, {"sessionId": "s1"})
 turns()
 """
-    assert (await _open_session(_params(tmp_path, body, resume="s1"))).resumed
+    backend = AcpBackend(msgspec.structs.replace(builtin("acp"), resume_by="resume"), "0")
+    async with opened(backend, _params(tmp_path, body, resume="s1"), RecordingSink()) as session:
+        assert session.resumed
 
 
 @pytest.mark.parametrize(
@@ -456,20 +458,53 @@ turns()
         assert session.model == "large"
 
 
+# Login
+
+
+async def test_a_login_that_the_agent_has_is_used(tmp_path: Path) -> None:
+    """Cursor wants its method called before it opens a session; then the session is opened again."""
+    body = """
+hello()
+fail(expect("session/new"), -32000, "Authentication required")
+m = expect("authenticate")
+assert m["params"] == {"methodId": "cursor_login"}, m
+reply(m, {})
+reply(expect("session/new"), {"sessionId": "s1"})
+turns()
+"""
+    backend = AcpBackend(msgspec.structs.replace(builtin("acp"), authenticate="cursor_login"), "0")
+    async with opened(backend, _params(tmp_path, body), RecordingSink()) as session:
+        assert session.session_id == "s1"
+
+
+@pytest.mark.parametrize("method", ["", "cursor_login"])
+async def test_without_a_login_the_error_says_so(method: str, tmp_path: Path) -> None:
+    """Whether the agent's method was called or not."""
+    body = 'hello()\nfail(expect("session/new"), -32000, "Authentication required")\n'
+    body += 'fail(expect("authenticate"), -32000, "log in first")\nrecv()\n' if method else "recv()\n"
+    backend = AcpBackend(msgspec.structs.replace(builtin("acp"), authenticate=method), "0")
+    params = _params(tmp_path, body)
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(BackendRefused, match="wants you to log in") as caught:
+            await backend.open(params, RecordingSink(), nursery)
+    assert (caught.value.reason_word, caught.value.retryable) == ("auth_required", False)
+    assert tree.tagged(*params.tag) == []
+
+
 # Names
 
 
 def test_every_backend_that_a_run_may_name_is_there() -> None:
     """The names of the spec are those of the profiles, and so are the agents that fail in silence."""
     assert list(BACKENDS) == backend_names()
-    assert {name for name, profile in PROFILES.items() if profile.silent_when_model_fails} == set(PROGRESS_DEFAULTS)
+    assert {name for name in backend_names() if builtin(name).silent_when_model_fails} == set(PROGRESS_DEFAULTS)
     for name in backend_names():
         assert get_backend(name).name == name
 
 
 def test_an_unknown_backend_lists_those_that_there_are() -> None:
     """A typo is answered with the choice."""
-    with pytest.raises(InvalidParams, match="opencode-acp, acp, scripted"):
+    with pytest.raises(InvalidParams, match=f"choose one of {', '.join(BACKENDS)}$"):
         get_backend("opencode")
 
 
@@ -488,7 +523,7 @@ def test_a_program_line_is_split_as_a_shell_would() -> None:
 
 async def test_an_agent_that_ignores_the_end_of_its_input_is_not_waited_for(tmp_path: Path) -> None:
     """Where the profile knows it, SIGTERM follows at once."""
-    stubborn = AcpBackend(msgspec.structs.replace(PROFILES["acp"], ends_on_stdin_close=False), "0")
+    stubborn = AcpBackend(msgspec.structs.replace(builtin("acp"), ends_on_stdin_close=False), "0")
     params = _params(tmp_path, "start()\nsay('up')\ntime.sleep(60)\n")
     sink = RecordingSink()
     async with opened(stubborn, params, sink) as session:

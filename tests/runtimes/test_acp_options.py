@@ -8,12 +8,12 @@ from acp import schema
 
 from avenor.runtimes.backends.acp_options import Choice, Offers, Setting, list_offers
 from avenor.runtimes.backends.acp_types import ConfigResult, InitializeResult, SessionResult
-from avenor.runtimes.backends.profiles import SETTINGS
+from avenor.runtimes.backends.profiles import SETTINGS, builtin
 from tests.runtimes.transcripts import answers
 
 
 def _offers(text: str) -> Offers:
-    offers = Offers(SETTINGS)
+    offers = Offers(builtin("acp").setting_names)
     offers.take_session(msgspec.json.decode(text, type=SessionResult))
     return offers
 
@@ -44,7 +44,7 @@ def test_every_recorded_answer_to_opening_a_session_can_be_read() -> None:
             if "result" not in answer:
                 continue
             result: dict[str, Any] = answer["result"]
-            offers = Offers(SETTINGS)
+            offers = Offers(builtin("acp").setting_names)
             offers.take_session(msgspec.convert(result, SessionResult))
             modes: dict[str, Any] = result.get("modes") or {}
             if modes:

@@ -8,12 +8,12 @@ from acp import schema
 from msgspec import UNSET, Raw
 
 from avenor.protocol.events import PermissionOption
-from avenor.runtimes.backends.acp_permissions import KnownTool, outcome, read_ask, trusted_options
-from avenor.runtimes.backends.base import PermissionAnswer
-from avenor.runtimes.backends.profiles import PROFILES
-from tests.runtimes.transcripts import agent_messages
+from avenor.runtimes.backends.acp_permissions import KnownTool, is_allowed, outcome, read_ask, trusted_options
+from avenor.runtimes.backends.base import PermissionAnswer, PermissionAsk
+from avenor.runtimes.backends.profiles import builtin
+from tests.runtimes.transcripts import agent_messages, backend_of
 
-_ACP = PROFILES["acp"]
+_ACP = builtin("acp")
 
 
 def _option(option_id: str, kind: str, name: str = "") -> PermissionOption:
@@ -26,7 +26,7 @@ def test_every_recorded_question_can_be_asked_and_approved_once() -> None:
     for name, message in agent_messages("session/request_permission"):
         schema.RequestPermissionRequest.model_validate(message["params"])
         raw = Raw(json.dumps(message["params"]).encode())
-        ask = read_ask(raw, {}, PROFILES["opencode-acp"] if name.startswith("opencode") else _ACP)
+        ask = read_ask(raw, {}, builtin(backend_of(name)))
         assert ask.question, name
         assert ask.tool, name
         assert msgspec.json.decode(ask.payload) == message["params"], name
@@ -79,7 +79,33 @@ def test_auto_approve_never_takes_an_always_or_a_reject_word() -> None:
 def test_opencode_is_trusted_by_id() -> None:
     """Another option of the right kind would be news, and is not taken."""
     options = [_option("once-and-switch-mode", "allow_once"), _option("once", "allow_once", "Allow once")]
-    assert trusted_options(options, PROFILES["opencode-acp"]) == ["once"]
+    assert trusted_options(options, builtin("opencode-acp")) == ["once"]
+
+
+def test_the_option_of_qwen_that_changes_the_mode_is_not_taken() -> None:
+    """0.24 offers two of kind allow_once where a model has doubts."""
+    options = [
+        _option("proceed_once_and_switch_to_default", "allow_once", "Switch to Default Mode and allow once"),
+        _option("proceed_once", "allow_once", "Allow"),
+        _option("cancel", "reject_once", "Reject"),
+    ]
+    assert trusted_options(options, builtin("qwen-acp")) == ["proceed_once"]
+
+
+@pytest.mark.parametrize(
+    ("option_id", "allowed"),
+    [("yes", True), ("always", True), ("no", False), ("choice-1", False), (None, False), ("unknown", False)],
+)
+def test_an_answer_allows_or_it_does_not(option_id: str | None, allowed: bool) -> None:
+    """By the kind of the option, and not where its name says no; no option is a no as well."""
+    options = [
+        _option("yes", "allow_once"),
+        _option("always", "allow_always"),
+        _option("no", "reject_once"),
+        _option("choice-1", "allow_once", "Reject"),
+    ]
+    ask = PermissionAsk(tool="t", question="?", options=options, payload=Raw(b"{}"))
+    assert is_allowed(ask, PermissionAnswer(option_id=option_id)) is allowed
 
 
 @pytest.mark.parametrize("option_id", ["once", None])

@@ -1,6 +1,7 @@
 """The adapter against recorded agents: it says what the recorded client said, and understands what they said."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,37 @@ import pytest
 import trio
 
 from avenor.protocol import events
+from avenor.protocol.mcp import McpServer
+from avenor.runtimes.backends.acp import AcpBackend
 from avenor.runtimes.backends.base import PermissionAnswer, PermissionAsk, Session, TurnStop
-from avenor.runtimes.backends.registry import get_backend
+from avenor.runtimes.backends.profiles import builtin
 from tests.runtimes.acp_checks import check_sent
-from tests.runtimes.agent_kit import RecordingSink, make_params, opened
-from tests.runtimes.transcripts import Message, read_transcript, transcript_paths
+from tests.runtimes.agent_kit import TAG_NAME, RecordingSink, make_params, opened
+from tests.runtimes.transcripts import Message, backend_of, read_transcript, transcript_paths
 
 _AGENT = Path(__file__).parent / "replay_agent.py"
 _SPOKEN = {"initialize", "session/new", "session/prompt", "session/cancel"}
+
+# What the model failed with, by the beginning of the prompt, and the classes and permanence that may come of it. Some
+# agents pass on less than they were told: a bare text, an HTTP status of their own, or what went wrong an hour ago.
+_Fault = tuple[str, bool]
+_FAULTS: dict[str, _Fault] = {
+    "[[error: 400]]": ("unknown", True),
+    "[[error: 401]]": ("unknown", True),
+    "[[error: 429 x2": ("rate_limit", False),
+    "[[error: 500]]": ("overloaded", False),
+    "[[drop: 3]]": ("transport", False),
+    "[[garbage]]": ("transport", False),
+}
+_TOLD_INSTEAD: dict[str, _Fault] = {
+    "cline": ("unknown", False),
+    "fastagent": ("unknown", False),
+    "gemini": ("overloaded", False),
+    "hermes": ("unknown", True),
+    "piacp": ("unknown", False),
+    "vibe": ("unknown", True),
+}
+_PROMISED = re.compile(r"\[\[text: (.*?)\]\]")
 
 
 class Recording:
@@ -25,6 +49,7 @@ class Recording:
 
     def __init__(self, path: Path) -> None:
         self.name = path.stem
+        self.agent = path.stem.split("-")[0]
         records = read_transcript(path)
         ends = [index for index, (direction, _) in enumerate(records) if direction == "meta" and index > 0]
         self.records = records[: ends[0]] if ends else records
@@ -40,7 +65,8 @@ class Recording:
         """One session, all turns answered, and no call that we would not make."""
         return (
             set(self.methods) <= _SPOKEN
-            and [m["params"]["mcpServers"] for m in self.said if m.get("method") == "session/new"] == [[]]
+            and self.methods.count("session/new") == 1
+            and {server.type for server in self.mcp_servers()} <= set(builtin(backend_of(self.name)).mcp)
             and len(self.stops()) == len(self.prompts) > 0
             and not self._has_late_cancel()
         )
@@ -62,6 +88,33 @@ class Recording:
         ids = [message["id"] for message in self.said if message.get("method") == "session/prompt"]
         answers = {message["id"]: message for message in self.heard if "method" not in message}
         return [answers[prompt_id] for prompt_id in ids if prompt_id in answers]
+
+    def mcp_servers(self) -> list[McpServer]:
+        """What was handed to the agent."""
+        (params,) = [m["params"] for m in self.said if m.get("method") == "session/new"]
+        return [McpServer(name=s["name"], command=s["command"], args=s["args"]) for s in params["mcpServers"]]
+
+    def fault(self, turn: int) -> set[_Fault]:
+        """The failures of which a turn must have one, as class and permanence; empty where the model was well."""
+        prompt, said = self.prompts[turn], self._said_in(turn)
+        promised = _PROMISED.search(prompt)
+        if not self.name.endswith("-errors") or (promised and promised[1] in said):
+            return set()
+        usual = {fault for start, fault in _FAULTS.items() if prompt.startswith(start)}
+        return usual | {fault for agent, fault in _TOLD_INSTEAD.items() if agent == self.agent}
+
+    def was_cancelled(self, turn: int) -> bool:
+        """Whether the client cancelled a turn."""
+        return any(m.get("method") == "session/cancel" for m in self._part(turn))
+
+    def _said_in(self, turn: int) -> str:
+        updates = [m["params"]["update"] for m in self._part(turn) if m.get("method") == "session/update"]
+        return "".join(u["content"]["text"] for u in updates if u["sessionUpdate"] == "agent_message_chunk")
+
+    def _part(self, turn: int) -> list[Message]:
+        messages = [message for _, message in self.records]
+        starts = [i for i, m in enumerate(messages) if m.get("method") == "session/prompt"]
+        return messages[starts[turn] : [*starts, len(messages)][turn + 1]]
 
     def text(self) -> str:
         """All message text."""
@@ -113,9 +166,12 @@ async def test_a_recorded_conversation_is_held_again(recording: Recording, tmp_p
     transcript.write_text("\n".join(lines), encoding="utf-8")
     sink = RecordedClient(recording)
     cwd = recording.said[1]["params"]["cwd"]
-    params = make_params(tmp_path, command=[sys.executable, str(_AGENT), str(transcript), str(log)])
+    program = [sys.executable, str(_AGENT), str(transcript), str(log)]
+    profile = msgspec.structs.replace(builtin(backend_of(recording.name)), argv=program)
+    # The recorded client left the agent in the mode in which it came.
+    params = make_params(tmp_path, auto_approve=True, mcp_servers=recording.mcp_servers())
     stops: list[TurnStop] = []
-    async with opened(get_backend("acp"), params, sink) as session, trio.open_nursery() as nursery:
+    async with opened(AcpBackend(profile, "0"), params, sink) as session, trio.open_nursery() as nursery:
         nursery.start_soon(sink.cancel_when_due, session)
         for prompt in recording.prompts:
             stops.append(await session.prompt(prompt))
@@ -137,6 +193,8 @@ def _check_said(recording: Recording, sent: list[Message], their_cwd: str, our_c
             expected.pop("clientInfo", None)
         if ours["method"] == "session/prompt":
             expected = their["params"]
+        for server in ours["params"].get("mcpServers", []):
+            assert server["env"].pop()["name"] == TAG_NAME
         assert ours["params"] == expected
     answers = {message["id"]: message for message in sent if "method" not in message}
     for message in recording.heard:
@@ -147,12 +205,8 @@ def _check_said(recording: Recording, sent: list[Message], their_cwd: str, our_c
 
 
 def _check_heard(recording: Recording, sink: RecordingSink, stops: list[TurnStop]) -> None:
-    for stop, answer in zip(stops, recording.stops(), strict=True):
-        if "result" in answer:
-            assert (stop.stop_reason, stop.error) == (answer["result"]["stopReason"], None)
-        else:
-            assert stop.stop_reason in ("error", "cancelled")
-            assert stop.error is not None
+    for turn, (stop, answer) in enumerate(zip(stops, recording.stops(), strict=True)):
+        _check_stop(stop, answer, recording, turn)
     assert sink.text() == recording.text()
     shown = [event for event in sink.events if not isinstance(event, events.AgentStderr | events.AgentNoise)]
     foreign = [m for m in recording.heard if "method" in m and "id" not in m and m["method"] != "session/update"]
@@ -161,3 +215,19 @@ def _check_heard(recording: Recording, sink: RecordingSink, stops: list[TurnStop
     plain = [event for event in shown if isinstance(event, events.SessionUpdate)]
     kinds = [msgspec.json.decode(event.update).get("sessionUpdate") for event in plain]
     assert set(kinds) <= {"config_option_update", None}
+
+
+def _check_stop(stop: TurnStop, answer: Message, recording: Recording, turn: int) -> None:
+    told = answer["result"]["stopReason"] if "result" in answer else None
+    if recording.was_cancelled(turn):  # then it does not matter what else went wrong
+        assert stop.stop_reason == (told or "cancelled")
+        return
+    fault = recording.fault(turn)
+    if fault or told is None:
+        assert stop.error is not None
+        assert stop.stop_reason == ("refusal" if told == "refusal" else "error")
+        assert (stop.error.failure_class, stop.error.permanent) in fault
+    else:
+        assert stop.error is None, stop
+        was_refused = recording.name.endswith("-tool_reject")
+        assert stop.stop_reason == ("end_turn" if was_refused else told)

@@ -10,7 +10,7 @@ import trio.testing
 
 from avenor.host import tree
 from avenor.protocol import events
-from avenor.runtimes.backends import acp_session, acp_wire
+from avenor.runtimes.backends import acp_questions, acp_session, acp_wire
 from avenor.runtimes.backends.base import AgentExit, OpenParams, PermissionAnswer, PermissionAsk, TurnStop
 from avenor.runtimes.backends.registry import get_backend
 from tests.helpers import eventually
@@ -279,7 +279,7 @@ async def test_more_questions_than_anybody_answers_are_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open questions are bounded; the agent hears at once that the next one is not asked."""
-    monkeypatch.setattr(acp_session, "QUESTIONS_LIMIT", 2)
+    monkeypatch.setattr(acp_questions, "QUESTIONS_LIMIT", 2)
     body = """
 p = expect("session/prompt")
 for n in range(3):

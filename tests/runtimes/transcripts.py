@@ -14,7 +14,26 @@ HERE = Path(__file__).parent.parent / "data" / "transcripts"
 # Agents whose wire is not ACP.
 OTHER_WIRES = ("pi-", "pi3-", "codex-", "opencode-serve")
 
+# Under which backend a recorded agent runs; the others do under `acp`.
+_BACKENDS = {
+    "claudeacp": "claude-acp",
+    "claudeacp2": "claude-acp",
+    "claudeacp3": "claude-acp",
+    "codexacp": "codex-acp",
+    "codexacp2": "codex-acp",
+    "copilot": "copilot-acp",
+    "gemini": "gemini-acp",
+    "opencode": "opencode-acp",
+    "qwen": "qwen-acp",
+    "qwen3": "qwen-acp",
+}
+
 Message = dict[str, Any]
+
+
+def backend_of(name: str) -> str:
+    """The backend of the agent of a transcript, by the transcript's name."""
+    return _BACKENDS.get(name.split("-")[0], "acp")
 
 
 def transcript_paths() -> list[Path]:

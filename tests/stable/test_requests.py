@@ -1,5 +1,6 @@
 """What a spawn asks for, and how it is refused."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,31 @@ def test_the_supervisors_claim_timeout_is_the_default() -> None:
     """A spawn that says so has its own."""
     assert read_request(raw(), claim_seconds=7).spec.permission_claim_timeout == 7
     assert read_request(raw(permission_claim_timeout="1m"), claim_seconds=7).spec.permission_claim_timeout == 60
+
+
+def test_the_servers_of_the_file_are_in_the_request(tmp_path: Path) -> None:
+    """Read when the spawn is accepted, like the prompt; a mistake names its field."""
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"b": {"command": "x"}}}')
+    given = {"dir": str(tmp_path), "mcp_config": "mcp.json", "mcp_servers": [{"name": "a", "command": "y"}]}
+    request = read_request(raw(**given), claim_seconds=30)
+    assert [server.name for server in request.spec.mcp_servers] == ["a", "b"]
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"b": {}, "c": 1}}')
+    with pytest.raises(AvenorError) as refused:
+        read_request(raw(**given), claim_seconds=30)
+    assert refused.value.data["field"] == "mcp_config"
+    assert [found["path"] for found in refused.value.data["errors"]] == ["$.mcpServers.b", "$.mcpServers.c"]
+
+
+def test_a_backend_of_the_users_is_one_if_the_supervisor_knows_it(tmp_path: Path) -> None:
+    """For the run, and for the members of a team."""
+    names = ("scripted", "mine")
+    team = {"team": [{"name": "a", "prompt": "a", "backend": "mine"}]}
+    (tmp_path / "t.json").write_text(json.dumps(team))
+    given = {"dir": str(tmp_path), "prompt": None, "team_file": "t.json"}
+    assert read_request(raw(backend="mine"), claim_seconds=30, backends=names).spec.backend == "mine"
+    assert read_request(raw(**given), claim_seconds=30, backends=names).config is not None
+    with pytest.raises(AvenorError, match="'mine' is no backend"):
+        read_request(raw(**given), claim_seconds=30)
 
 
 @pytest.mark.parametrize("sentinel", ["run.done", None])

@@ -1,8 +1,8 @@
 """The commands of `avenor`, as data; those of `control` are in `control_table`."""
 
 from avenor.cli.control_table import CONTROL, LOG_LEVELS
-from avenor.cli.run_flags import SPEC_FLAGS
-from avenor.cli.table import CHOICE, COUNT, DIRECTORY, DURATION, FILE, SWITCH, TEXT, Argument, Command, Flag
+from avenor.cli.run_flags import BACKENDS, SPEC_FLAGS
+from avenor.cli.table import BACKEND, CHOICE, COUNT, DIRECTORY, DURATION, FILE, SWITCH, TEXT, Argument, Command, Flag
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -218,6 +218,49 @@ VERIFY = Command(
     prints="a line for each error, warning and note, and one for each file",
     exits=((0, "a run would take them all"), (1, "a run would refuse at least one"), (2, "usage")),
 )
+DOCTOR = Command(
+    "doctor",
+    "find out which agents work here",
+    flags=(
+        Flag(
+            "--backend",
+            BACKEND,
+            "examine this one only, and tell everything about it",
+            metavar="NAME",
+            default="all",
+            choices=BACKENDS,
+            repeats=True,
+        ),
+        Flag("--json", SWITCH, "print an object, as docs/reference/schemas/doctor.schema.json describes it"),
+        Flag("--dir", DIRECTORY, "where the sessions are opened", metavar="DIR", default="."),
+        Flag("--agent-command", TEXT, "the program of backend acp, as a command line", metavar="COMMAND"),
+        Flag(
+            "--transcript",
+            FILE,
+            "write what is said with the agents to this file, one JSON object a line",
+            metavar="FILE",
+        ),
+        Flag("--timeout", DURATION, "how long each agent has to open a session", metavar="TIME", default="60s"),
+        Flag("--names", SWITCH, "print only the names of the backends, one a line (for completion and scripts)"),
+    ),
+    about=(
+        "Each agent is started, asked for its version and for a session, and ended; no prompt is sent to it, so no "
+        "model is asked. Nothing is left running. Agents may keep the empty session in their history."
+    ),
+    examples=(
+        "avenor doctor",
+        "avenor doctor --backend opencode-acp",
+        'avenor doctor --backend acp --agent-command "my-agent --acp" --transcript said.ndjson',
+        "avenor doctor --json | jq -r '.backends[] | select(.state == \"works\").backend'",
+    ),
+    prints="a table, or what is known of the backends that were named",
+    exits=(
+        (0, "what was named works; with nothing named, at least one agent does (`scripted` does not count)"),
+        (1, "it does not"),
+        (2, "usage"),
+        (130, "interrupted; nothing is left running then, either"),
+    ),
+)
 COMPLETION = Command(
     "completion",
     "print a completion script for a shell",
@@ -239,5 +282,5 @@ ROOT = Command(
         "avenor control list",
     ),
     exits=((0, "done"), (2, "usage")),
-    commands=(RUN, STABLE, CONTROL, ANSWER, VERIFY, COMPLETION),
+    commands=(RUN, STABLE, CONTROL, ANSWER, VERIFY, DOCTOR, COMPLETION),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from avenor.cli.commands import ROOT
-from avenor.cli.table import DIRECTORY, FILE, RUNTIME, SWITCH, Argument, Command, Flag
+from avenor.cli.table import BACKEND, DIRECTORY, FILE, RUNTIME, SWITCH, Argument, Command, Flag
 
 _SCRIPT = """\
 # Completion for avenor in bash; written by `avenor completion bash`.
@@ -15,8 +15,8 @@ _avenor_words() {
   esac
 }
 
-# What the value of a flag is ("COMMAND FLAG"), or an argument ("COMMAND POSITION"): files, directories, runtimes, any,
-# or "words" and the words themselves. Nothing for a flag without a value.
+# What the value of a flag is ("COMMAND FLAG"), or an argument ("COMMAND POSITION"): files, directories, runtimes,
+# backends, any, or "words" and the words themselves. Nothing for a flag without a value.
 _avenor_value() {
   case $1 in
 @VALUES@
@@ -34,6 +34,7 @@ _avenor_reply() {
     files) compopt -o filenames 2>/dev/null; _avenor_offer -f -- "$2" ;;
     directories) compopt -o filenames 2>/dev/null; _avenor_offer -d -- "$2" ;;
     runtimes) _avenor_offer -W "$("$4" control ${3:+--socket "$3"} list --ids 2>/dev/null)" -- "$2" ;;
+    backends) _avenor_offer -W "$("$4" doctor --names 2>/dev/null)" -- "$2" ;;
     words\\ *) _avenor_offer -W "${1#words }" -- "$2" ;;
   esac
 }
@@ -121,6 +122,8 @@ def _values() -> Iterator[tuple[str, str]]:
 
 
 def _kind(item: Flag | Argument) -> str:
+    if item.kind == BACKEND:
+        return "backends"
     if item.choices:
         return "words " + " ".join(item.choices)
     return {FILE: "files", DIRECTORY: "directories", RUNTIME: "runtimes"}.get(item.kind, "any")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from avenor.cli.commands import ROOT
 from avenor.cli.complete_bash import commands_flags
-from avenor.cli.table import DIRECTORY, FILE, RUNTIME, SWITCH, Argument, Command, Flag
+from avenor.cli.table import BACKEND, DIRECTORY, FILE, RUNTIME, SWITCH, Argument, Command, Flag
 
 _SCRIPT = """\
 # Completion for avenor in fish; written by `avenor completion fish`.
@@ -60,6 +60,11 @@ function __avenor_runtimes
     $words[1] control $socket list --ids 2>/dev/null
 end
 
+function __avenor_backends
+    set -l words (commandline -opc)
+    $words[1] doctor --names 2>/dev/null
+end
+
 complete -c avenor -f
 @LINES@
 """
@@ -104,11 +109,16 @@ def _value(flag: Flag) -> str:
 
 
 def _argument(item: Flag | Argument) -> str:
-    if item.choices:
+    if item.choices and item.kind != BACKEND:
         return f" -a {_quoted(' '.join(item.choices))}"
     if item.kind == FILE:
         return " -F"
-    action = {DIRECTORY: "(__fish_complete_directories)", RUNTIME: "(__avenor_runtimes)"}.get(item.kind)
+    actions = {
+        DIRECTORY: "(__fish_complete_directories)",
+        RUNTIME: "(__avenor_runtimes)",
+        BACKEND: "(__avenor_backends)",
+    }
+    action = actions.get(item.kind)
     return f" -a {_quoted(action)}" if action else ""
 
 

@@ -2,7 +2,7 @@
 
 from avenor.cli.commands import ROOT
 from avenor.cli.complete_bash import commands_flags
-from avenor.cli.table import CHOICE, DIRECTORY, FILE, RUNTIME, SWITCH, Argument, Command, Flag
+from avenor.cli.table import BACKEND, CHOICE, DIRECTORY, FILE, RUNTIME, SWITCH, Argument, Command, Flag
 
 _SCRIPT = """\
 #compdef avenor
@@ -17,6 +17,12 @@ _avenor_runtimes() {
   done
   ids=(${(f)"$(_call_program runtimes $_avenor_line[1] control $socket list --ids 2>/dev/null)"})
   _describe -t runtimes runtime ids
+}
+
+_avenor_backends() {
+  local -a names
+  names=(${(f)"$(_call_program backends $_avenor_line[1] doctor --names 2>/dev/null)"})
+  _describe -t backends backend names
 }
 
 @FUNCTIONS@
@@ -142,6 +148,8 @@ def _argument(position: int, argument: Argument) -> str:
 
 
 def _action(item: Flag | Argument) -> str:
+    if item.kind == BACKEND:
+        return "_avenor_backends"
     if item.choices or item.kind == CHOICE:
         return f"({' '.join(item.choices)})"
     return {FILE: "_files", DIRECTORY: "_files -/", RUNTIME: "_avenor_runtimes"}.get(item.kind, "( )")

@@ -70,6 +70,12 @@ def _verify(words: list[str]) -> int:
     return verify(words)
 
 
+def _doctor(words: list[str]) -> int:
+    from avenor.cli.doctor import doctor
+
+    return doctor(words)
+
+
 def _completion(words: list[str]) -> int:
     from avenor.cli.completion import completion
 
@@ -81,5 +87,6 @@ _ACTIONS: tuple[tuple[Command, Callable[[list[str]], int]], ...] = (
     (commands.STABLE, _stable),
     (commands.ANSWER, _answer),
     (commands.VERIFY, _verify),
+    (commands.DOCTOR, _doctor),
     (commands.COMPLETION, _completion),
 )

@@ -14,6 +14,7 @@ from avenor.cli.output import complain
 from avenor.cli.parsing import UsageError, Values, parse
 from avenor.cli.run_flags import SPEC_FLAGS, spec_fields
 from avenor.cli.streams import open_missing_streams
+from avenor.host.backend_names import backend_names
 from avenor.host.sentinelfile import write_sentinel
 from avenor.protocol.errors import InvalidParams
 from avenor.protocol.outcomes import Outcome
@@ -56,7 +57,7 @@ def run_spec(values: Values, environ: dict[str, str]) -> RunSpec:
     """
     fields = spec_fields(RUN, values, environ)
     try:
-        spec = resolve_spec(msgspec.convert(fields, RunSpec), base=os.getcwd())
+        spec = resolve_spec(msgspec.convert(fields, RunSpec), base=os.getcwd(), backends=backend_names(environ))
     except InvalidParams as error:
         raise UsageError(_with_flag(error), RUN) from error
     if not os.path.isdir(spec.dir):

@@ -5,9 +5,22 @@ is too heavy for the fast path; a test keeps both lists alike.
 """
 
 from avenor.cli.parsing import UsageError, Values
-from avenor.cli.table import COUNT, DIRECTORY, DURATION, FILE, NAME, SWITCH, TEXT, Command, Flag
+from avenor.cli.table import BACKEND, COUNT, DIRECTORY, DURATION, FILE, NAME, SWITCH, TEXT, Command, Flag
 
-BACKENDS = ("opencode-acp", "acp", "scripted")
+BACKENDS = (
+    "opencode-acp",
+    "claude-acp",
+    "codex-acp",
+    "codex-app-server",
+    "copilot-acp",
+    "cursor-acp",
+    "gemini-acp",
+    "opencode-http",
+    "pi",
+    "qwen-acp",
+    "acp",
+    "scripted",
+)
 
 SPEC_FLAGS = (
     Flag("--prompt", TEXT, "what the agent is to do", metavar="TEXT"),
@@ -18,7 +31,14 @@ SPEC_FLAGS = (
     Flag(
         "--dir", DIRECTORY, "the working directory; other relative paths are relative to it", metavar="DIR", default="."
     ),
-    Flag("--backend", TEXT, "which kind of agent", metavar="NAME", default="opencode-acp", choices=BACKENDS),
+    Flag(
+        "--backend",
+        BACKEND,
+        "which kind of agent, or a backend of your own",
+        metavar="NAME",
+        default="opencode-acp",
+        choices=BACKENDS,
+    ),
     Flag("--agent", TEXT, "the agent (mode) to use, of those that the program offers", metavar="NAME"),
     Flag("--model", TEXT, "the model to use, of those that the program offers", metavar="ID"),
     Flag("--thinking", TEXT, "the thinking level, of those that the program offers", metavar="LEVEL"),
@@ -27,6 +47,14 @@ SPEC_FLAGS = (
     Flag("--resume", TEXT, "go on with this session of the agent", metavar="SESSION"),
     Flag("--agent-command", TEXT, "the program of backend acp, as a command line", metavar="COMMAND"),
     Flag("--script", FILE, "the script that backend scripted plays", metavar="FILE"),
+    Flag(
+        "--server-url",
+        TEXT,
+        "a server that runs already, for backend opencode-http",
+        metavar="URL",
+        default="$AVENOR_OPENCODE_URL, else one is started",
+    ),
+    Flag("--mcp-config", FILE, "the MCP servers to hand to the agent", metavar="FILE"),
     Flag(
         "--env",
         NAME,
@@ -56,7 +84,7 @@ SPEC_FLAGS = (
         DURATION,
         "end it when nothing has happened for so long",
         metavar="TIME",
-        default="off; 15m for opencode-acp, which is silent when its model fails",
+        default="off; 15m for opencode-acp, gemini-acp and qwen-acp, which are silent when their model fails",
     ),
     Flag("--handshake-timeout", DURATION, "how long the agent has to open a session", metavar="TIME", default="60s"),
     Flag("--max-retries", COUNT, "try a turn that failed so often again", metavar="N", default="0"),

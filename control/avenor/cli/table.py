@@ -20,6 +20,7 @@ COUNT = "count"
 CHOICE = "choice"
 NAME = "name"
 RUNTIME = "runtime"
+BACKEND = "backend"
 
 
 class Flag:

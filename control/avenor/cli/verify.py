@@ -1,5 +1,6 @@
 """`avenor verify`: loads configs exactly as a run would, and tells what is wrong with them."""
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -10,6 +11,7 @@ from avenor.cli.commands import VERIFY
 from avenor.cli.output import dump, write_out, write_text
 from avenor.cli.parsing import Values, parse
 from avenor.control.safetext import one_line
+from avenor.host.backend_names import backend_names
 from avenor.host.regular import read_regular
 from avenor.protocol.config_loading import (
     SIZE_LIMIT_BYTES,
@@ -42,7 +44,8 @@ def verify(words: Sequence[str]) -> int:
 def _check(file: str, values: Values) -> tuple[str, ConfigKind, CheckedConfig]:
     read = partial(read_regular, limit_bytes=SIZE_LIMIT_BYTES)
     kind = _KINDS.get(values.text("kind")) or _kind(file, read)
-    return file, kind, check_config(file, kind, read=read, has_initial=values.switch("initial"))
+    names = backend_names(os.environ)
+    return file, kind, check_config(file, kind, read=read, has_initial=values.switch("initial"), backends=names)
 
 
 def _kind(file: str, read: Callable[[str], bytes]) -> ConfigKind:

@@ -11,6 +11,7 @@ import msgspec
 from avenor.protocol.configs import DEFAULT_MAX_ITERATIONS, ConfigKind, LoopConfig, Phase, TeamConfig
 from avenor.protocol.errors import ConfigError
 from avenor.protocol.events import PhaseKind
+from avenor.protocol.mcp import McpServer
 from avenor.protocol.validation import Mistake, decode_document, find_mistakes
 
 LISTS: Final[dict[ConfigKind, tuple[PhaseKind, PhaseKind, PhaseKind]]] = {
@@ -50,12 +51,14 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         phases: In the order of `LISTS`.
         filled: The lists that hold something, or that cannot be read.
         max_iterations: The default if it cannot be read.
+        servers: Those of its MCP servers whose types are right, by their JSON paths.
     """
 
     kind: ConfigKind
     phases: list[Written]
     filled: frozenset[PhaseKind]
     max_iterations: int
+    servers: dict[str, McpServer]
 
 
 def config_kind(data: bytes) -> ConfigKind | None:
@@ -105,7 +108,8 @@ def _form_mistakes(data: bytes, kind: ConfigKind, file: str) -> list[Mistake]:
 
 
 def _unreadable(kind: ConfigKind) -> Draft:
-    return Draft(kind=kind, phases=[], filled=frozenset(LISTS[kind]), max_iterations=DEFAULT_MAX_ITERATIONS)
+    filled = frozenset(LISTS[kind])
+    return Draft(kind=kind, phases=[], filled=filled, max_iterations=DEFAULT_MAX_ITERATIONS, servers={})
 
 
 def _draft(value: object, kind: ConfigKind) -> Draft:
@@ -120,7 +124,16 @@ def _draft(value: object, kind: ConfigKind) -> Draft:
             objects = [(index, cast("dict[str, Any]", item)) for index, item in numbered if isinstance(item, dict)]
             phases += [_written(item, name, f"$.{name}[{index}]") for index, item in objects]
     filled: frozenset[PhaseKind] = frozenset(name for name in LISTS[kind] if members.get(name, []) != [])
-    return Draft(kind=kind, phases=phases, filled=filled, max_iterations=_limit(members))
+    return Draft(kind=kind, phases=phases, filled=filled, max_iterations=_limit(members), servers=_servers(members))
+
+
+def _servers(members: dict[str, Any]) -> dict[str, McpServer]:
+    given: object = members.get("mcp_servers")
+    if not isinstance(given, list):
+        return {}
+    numbered = enumerate(cast("list[object]", given))
+    sound = [(index, item) for index, item in numbered if not find_mistakes(item, McpServer)]
+    return {f"$.mcp_servers[{index}]": msgspec.convert(item, McpServer) for index, item in sound}
 
 
 def _limit(members: dict[str, Any]) -> int:

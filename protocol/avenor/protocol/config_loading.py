@@ -9,7 +9,7 @@ one through symbolic links ends at the depth limit.
 
 import os.path
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -19,6 +19,7 @@ from avenor.protocol.config_rules import (
     find_broken_rules,
     find_ignored,
     find_oddities,
+    find_server_rules,
     is_path,
     resume_obstacle,
     with_previous,
@@ -27,6 +28,8 @@ from avenor.protocol.config_templates import find_template_mistakes, template_fi
 from avenor.protocol.configs import MAX_DEPTH, ConfigKind, ResolvedConfig, ResolvedLoop, ResolvedPhase, ResolvedTeam
 from avenor.protocol.errors import ConfigError
 from avenor.protocol.events import PhaseKind
+from avenor.protocol.mcp import McpServer
+from avenor.protocol.spec import BACKENDS
 from avenor.protocol.validation import Mistake
 
 __all__ = [
@@ -94,7 +97,15 @@ class CheckedConfig(msgspec.Struct, frozen=True):
     notes: list[Finding]
 
 
-def load_config(path: str, kind: ConfigKind, *, read: Read, has_initial: bool) -> LoadedConfig:
+def load_config(
+    path: str,
+    kind: ConfigKind,
+    *,
+    read: Read,
+    has_initial: bool,
+    backends: Collection[str] = BACKENDS,
+    servers: Sequence[McpServer] = (),
+) -> LoadedConfig:
     """The config, ready to run.
 
     Args:
@@ -103,12 +114,14 @@ def load_config(path: str, kind: ConfigKind, *, read: Read, has_initial: bool) -
         read: Gives a file's content and raises OSError, whose `strerror` goes into the message. It is called once for
             a path, and should refuse what has more than `SIZE_LIMIT_BYTES`.
         has_initial: The run has a prompt, so that the phase `(initial)` comes before the first.
+        backends: The names that a member's `backend` may have.
+        servers: The run's own MCP servers.
 
     Raises:
         ConfigError: It cannot be used. The message has a line for each mistake, `data.errors` lists them all (`file`,
             `path`, `message`), `data.file` and `data.path` are those of the first.
     """
-    checked = check_config(path, kind, read=read, has_initial=has_initial)
+    checked = check_config(path, kind, read=read, has_initial=has_initial, backends=backends, servers=servers)
     if checked.config is None:
         first = checked.errors[0]
         lines = [*(found.line() for found in checked.errors), format_hint(kind)]
@@ -117,10 +130,19 @@ def load_config(path: str, kind: ConfigKind, *, read: Read, has_initial: bool) -
     return LoadedConfig(checked.config, checked.warnings, checked.notes)
 
 
-def check_config(path: str, kind: ConfigKind, *, read: Read, has_initial: bool) -> CheckedConfig:
+def check_config(
+    path: str,
+    kind: ConfigKind,
+    *,
+    read: Read,
+    has_initial: bool,
+    backends: Collection[str] = BACKENDS,
+    servers: Sequence[McpServer] = (),
+) -> CheckedConfig:
     """As `load_config`, but tells of mistakes, warnings and notes alike instead of raising."""
-    loader = _Loader(read)
-    config = loader.load_root(os.path.normpath(path), kind, has_initial=has_initial)
+    loader = _Loader(read, backends)
+    place = _Place((os.path.normpath(path),), kind, has_initial, {server.name: server for server in servers})
+    config = loader.load_root(place)
     return CheckedConfig(
         config=None if loader.errors else config,
         errors=_shown(list(loader.errors)),
@@ -135,11 +157,15 @@ def format_hint(kind: ConfigKind) -> str:
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """The config that is being loaded: the files from the outermost down to it, and what it is."""
+    """The config that is being loaded: the files from the outermost down to it, and what it is.
+
+    `servers` are the MCP servers that come from around it, by name.
+    """
 
     chain: tuple[str, ...]
     kind: ConfigKind
     has_initial: bool
+    servers: Mapping[str, McpServer]
 
     @property
     def file(self) -> str:
@@ -153,20 +179,20 @@ class _TooMuch(Exception):
 class _Loader:
     """What is known of one config and its files so far. Findings are keys: a file used twice tells them once."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, backends: Collection[str]) -> None:
         self.errors: dict[Finding, None] = {}
         self.warnings: dict[Finding, None] = {}
         self.notes: dict[Finding, None] = {}
         self._read = read
+        self._backends = backends
         self._contents: dict[str, bytes | OSError] = {}
         self._bytes = 0
         self._phases = 0
 
-    def load_root(self, file: str, kind: ConfigKind, *, has_initial: bool) -> ResolvedConfig | None:
+    def load_root(self, place: _Place) -> ResolvedConfig | None:
         """The config of a run; None if it cannot be read to its end."""
-        place = _Place((file,), kind, has_initial)
         try:
-            return self._config(place, self._content(file))
+            return self._config(place, self._content(place.file))
         except OSError as error:
             self._refuse(place, "$", _reason(error))
         except _TooMuch as error:
@@ -176,10 +202,13 @@ class _Loader:
     def _config(self, place: _Place, data: bytes) -> ResolvedConfig:
         draft, mistakes = read_draft(data, place.kind, file=place.file)
         _add(self.errors, place, mistakes)
-        _add(self.errors, place, find_broken_rules(draft, has_initial=place.has_initial))
+        rules = find_broken_rules(draft, has_initial=place.has_initial, backends=self._backends)
+        _add(self.errors, place, rules)
+        _add(self.errors, place, find_server_rules(draft.servers, place.servers))
         _add(self.warnings, place, find_ignored(draft, has_initial=place.has_initial))
         _add(self.notes, place, find_oddities(draft, has_initial=place.has_initial))
-        return _resolved(draft, place.file, [self._phase(place, *pair) for pair in with_previous(draft)])
+        inside = msgspec.structs.replace(place, servers={**_by_name(draft), **place.servers})
+        return _resolved(draft, place.file, [self._phase(inside, *pair) for pair in with_previous(draft)])
 
     def _phase(self, place: _Place, written: Written, before: Written | None) -> ResolvedPhase:
         self._phases += 1
@@ -244,7 +273,8 @@ class _Loader:
             self._refuse(place, path, message + _shown_chain(chain))
         else:
             try:
-                return self._config(_Place(chain, kind, has_initial=False), self._content(file))
+                inner = _Place(chain, kind, has_initial=False, servers=place.servers)
+                return self._config(inner, self._content(file))
             except OSError as error:
                 self._refuse(place, path, f"{file}: {_reason(error)}")
         return None
@@ -285,9 +315,15 @@ def _resolved(draft: Draft, file: str, phases: Sequence[ResolvedPhase]) -> Resol
     for phase in phases:
         by_kind[phase.kind].append(phase)
     pre, main, post = by_kind.values()
+    servers = list(_by_name(draft).values())
     if draft.kind == "loop":
-        return ResolvedLoop(file=file, pre=pre, loop=main, post=post, max_iterations=draft.max_iterations)
-    return ResolvedTeam(file=file, pre=pre, team=main, post=post)
+        limit = draft.max_iterations
+        return ResolvedLoop(file=file, pre=pre, loop=main, post=post, max_iterations=limit, mcp_servers=servers)
+    return ResolvedTeam(file=file, pre=pre, team=main, post=post, mcp_servers=servers)
+
+
+def _by_name(draft: Draft) -> dict[str, McpServer]:
+    return {server.name: server for server in draft.servers.values()}
 
 
 def _add(findings: dict[Finding, None], place: _Place, mistakes: Sequence[Mistake]) -> None:

@@ -1,13 +1,13 @@
 """What one loop or team config must keep beyond its types, and what in it does nothing. It looks into no other file."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from avenor.protocol.config_draft import LISTS, Draft, Written
 from avenor.protocol.configs import INITIAL, Phase
 from avenor.protocol.markers import parse_marker
-from avenor.protocol.spec import BACKENDS
+from avenor.protocol.mcp import McpServer, find_conflicts, find_server_mistakes
 from avenor.protocol.validation import Mistake
 
 _PROMPTS: Final = ("prompt", "prompt_file")
@@ -19,19 +19,37 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SHOWN_CHARS: Final = 60
 
 
-def find_broken_rules(draft: Draft, *, has_initial: bool) -> list[Mistake]:
+def find_broken_rules(draft: Draft, *, has_initial: bool, backends: Collection[str]) -> list[Mistake]:
     """Every rule that the config breaks.
 
     Args:
         draft: The config.
         has_initial: The phase `(initial)` runs before its first.
+        backends: The names that there are.
     """
     return [
         *_config_rules(draft, has_initial),
-        *(found for written in draft.phases for found in _phase_rules(written)),
+        *(found for written in draft.phases for found in _phase_rules(written, backends)),
         *_unique_names(draft),
         *_tellable_names([written for written in draft.phases if _is_conditional_member(written)]),
     ]
+
+
+def find_server_rules(servers: Mapping[str, McpServer], around: Mapping[str, McpServer]) -> list[Mistake]:
+    """What is wrong with the MCP servers of a config.
+
+    Args:
+        servers: Its own, by their JSON paths.
+        around: Those of the run and of the configs around it, by name.
+    """
+    own: dict[str, McpServer] = {}
+    found: list[Mistake] = []
+    for path, server in servers.items():
+        found += find_server_mistakes(server, path)
+        found += find_conflicts({path: server}, own, "earlier in the list")
+        found += find_conflicts({path: server}, around, "of the run, or of a config around this one")
+        own.setdefault(server.name, server)
+    return found
 
 
 def find_ignored(draft: Draft, *, has_initial: bool) -> list[Mistake]:
@@ -138,13 +156,13 @@ def _untold_conditionals(draft: Draft, has_initial: bool) -> Iterator[Mistake]:
 # --- one phase --------------------------------------------------------------------------------------------------------
 
 
-def _phase_rules(written: Written) -> Iterator[Mistake]:
+def _phase_rules(written: Written, backends: Collection[str]) -> Iterator[Mistake]:
     if written.has_name:
         yield from _name_rules(written.phase.name, f"{written.path}.name")
     yield from _source_rules(written)
     yield from _content_rules(written.phase, written.path)
     if written.kind == "team":
-        yield from _override_rules(written.phase, written.path)
+        yield from _override_rules(written.phase, written.path, backends)
 
 
 def _name_rules(name: str, path: str) -> Iterator[Mistake]:
@@ -187,12 +205,12 @@ def is_path(text: str) -> bool:
     return text != "" and "\0" not in text
 
 
-def _override_rules(phase: Phase, path: str) -> Iterator[Mistake]:
+def _override_rules(phase: Phase, path: str, backends: Collection[str]) -> Iterator[Mistake]:
     for name in _OVERRIDES:
         if getattr(phase, name) == "":
             yield Mistake(f"{path}.{name}", "it is empty: leave it out, or give it some text")
-    if phase.backend and phase.backend not in BACKENDS:
-        message = f"{_shown(phase.backend)} is no backend: choose one of {', '.join(BACKENDS)}"
+    if phase.backend and phase.backend not in backends:
+        message = f"{_shown(phase.backend)} is no backend: choose one of {', '.join(backends)}"
         yield Mistake(f"{path}.backend", message)
 
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from avenor.protocol.events import PhaseKind
+from avenor.protocol.mcp import McpServer
 
 INITIAL: Final = "(initial)"
 DEFAULT_MAX_ITERATIONS: Final = 10
@@ -49,6 +50,7 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A loop: `pre` once, `loop` over and over until a marker or `max_iterations`, `post` once.
 
     Attributes:
+        mcp_servers: What the agents of its phases, and of those nested in them, are handed beside the run's own.
         schema: For editors.
     """
 
@@ -56,6 +58,7 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     loop: list[Phase] = []
     post: list[Phase] = []
     max_iterations: int = DEFAULT_MAX_ITERATIONS
+    mcp_servers: list[McpServer] = []
     schema: str | None = msgspec.field(name="$schema", default=None)
 
 
@@ -63,12 +66,14 @@ class TeamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A team: `pre` once, in order; `team` all at once; `post` once, in order.
 
     Attributes:
+        mcp_servers: As of a loop.
         schema: For editors.
     """
 
     pre: list[Phase] = []
     team: list[Phase] = []
     post: list[Phase] = []
+    mcp_servers: list[McpServer] = []
     schema: str | None = msgspec.field(name="$schema", default=None)
 
 
@@ -100,6 +105,7 @@ class ResolvedLoop(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
     Attributes:
         file: Where it was read from.
+        mcp_servers: What its phases get beside what comes from around it.
     """
 
     file: str
@@ -107,6 +113,7 @@ class ResolvedLoop(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     loop: list[ResolvedPhase] = []
     post: list[ResolvedPhase] = []
     max_iterations: int = DEFAULT_MAX_ITERATIONS
+    mcp_servers: list[McpServer] = []
 
 
 class ResolvedTeam(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="team"):
@@ -116,6 +123,7 @@ class ResolvedTeam(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     pre: list[ResolvedPhase] = []
     team: list[ResolvedPhase] = []
     post: list[ResolvedPhase] = []
+    mcp_servers: list[McpServer] = []
 
 
 ResolvedConfig = ResolvedLoop | ResolvedTeam

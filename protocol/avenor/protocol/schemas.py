@@ -6,6 +6,7 @@ import msgspec
 
 from avenor.protocol import methods
 from avenor.protocol.configs import LoopConfig, TeamConfig
+from avenor.protocol.diagnosis import Diagnosis
 from avenor.protocol.events import AnyEvent
 from avenor.protocol.snapshot import Snapshot
 from avenor.protocol.spec import SpawnParams
@@ -63,6 +64,14 @@ def loop_schema() -> dict[str, Any]:
 def team_schema() -> dict[str, Any]:
     """The schema of a team config; as `loop_schema`."""
     return _config_schema(TeamConfig, "team")
+
+
+def doctor_schema() -> dict[str, Any]:
+    """The schema of what `avenor doctor --json` prints; every member is always there."""
+    schema = msgspec.json.schema(Diagnosis)
+    for definition in schema["$defs"].values():
+        definition["required"] = list(definition["properties"])
+    return {"$schema": _DIALECT, "title": "What avenor doctor has found", **schema}
 
 
 def _config_schema(config: type[LoopConfig] | type[TeamConfig], main: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ what cannot be used with the name of the field.
 """
 
 import os.path
+from collections.abc import Collection
 from typing import Final, Literal
 
 import msgspec
@@ -14,13 +15,34 @@ from avenor.protocol.configs import ResolvedConfig, ResolvedLoop
 from avenor.protocol.durations import parse_duration
 from avenor.protocol.errors import InvalidParams
 from avenor.protocol.events import RunKind
+from avenor.protocol.mcp import McpServer, find_list_mistakes, is_http_url, join_servers
 
-BACKENDS: Final = ("opencode-acp", "acp", "scripted")
+# Those that come with avenor; users add their own (`host/backend_names`).
+BACKENDS: Final = (
+    "opencode-acp",
+    "claude-acp",
+    "codex-acp",
+    "codex-app-server",
+    "copilot-acp",
+    "cursor-acp",
+    "gemini-acp",
+    "opencode-http",
+    "pi",
+    "qwen-acp",
+    "acp",
+    "scripted",
+)
 DEFAULT_BACKEND: Final = "opencode-acp"
+# The one that can use a server which runs already.
+SERVER_BACKEND: Final = "opencode-http"
 
-# Agents that stay silent for ever when their model fails: observed for opencode, which says nothing over ACP
-# while it retries a failing model.
-PROGRESS_DEFAULTS: Final = {"opencode-acp": 15 * 60.0}
+SILENCE_LIMIT_SECONDS: Final = 15 * 60.0
+# Agents that say nothing while their model fails, some of them for ever; their profiles have it too.
+PROGRESS_DEFAULTS: Final = {
+    "opencode-acp": SILENCE_LIMIT_SECONDS,
+    "gemini-acp": SILENCE_LIMIT_SECONDS,
+    "qwen-acp": SILENCE_LIMIT_SECONDS,
+}
 
 Duration = float | str
 OnCrash = Literal["fail", "resume"]
@@ -32,6 +54,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Durations are seconds or Go style text (`30s`, `1h30m`, `7d`); None takes the default, 0 switches a timeout off.
     Relative paths are relative to `dir`. With `loop_file` or `team_file` the prompt may be left out; given, it is the
     prompt of a pre phase of its own, before all others.
+
+    `mcp_config` is a file of MCP servers; what it lists joins `mcp_servers` before the run is recorded.
     """
 
     prompt: str | None = None
@@ -49,6 +73,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     resume: str | None = None
     agent_command: str | None = None
     script: str | None = None
+    server_url: str | None = None
+    mcp_config: str | None = None
+    mcp_servers: list[McpServer] = []
     env: dict[str, str] = {}
     on_event: str | None = None
     sentinel_file: str | None = None
@@ -92,6 +119,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         parks: Whether the run stays, idle, for follow-up prompts after a clean turn.
         supervisor_socket: `AVENOR_SOCKET` for its agents; None without a supervisor.
         environ: The environment that the runtime and its agents start from.
+        profiles_folder: Where the user's backends are; empty takes what the environment says.
         parked_timeout: Seconds that a parked runtime waits before it ends itself; 0 is for ever.
         created_at: Unix milliseconds.
         on_crash: Whether a new process goes on with the run when its process is lost.
@@ -105,6 +133,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     parks: bool = False
     supervisor_socket: str | None = None
     environ: dict[str, str] = {}
+    profiles_folder: str = ""
     umask: int = 0o077
     parked_timeout: float = 0.0
     created_at: int = 0
@@ -122,21 +151,23 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return "loop" if isinstance(self.config, ResolvedLoop) else "team"
 
 
-_PATHS = ("prompt_file", "loop_file", "team_file", "on_event", "sentinel_file", "script")
+_PATHS = ("prompt_file", "loop_file", "team_file", "on_event", "sentinel_file", "script", "mcp_config")
 _DURATIONS = ("timeout", "progress_timeout", "handshake_timeout", "permission_claim_timeout")
 
 
-def resolve_spec(spec: RunSpec, *, base: str | None = None) -> RunSpec:
+def resolve_spec(spec: RunSpec, *, base: str | None = None, backends: Collection[str] = BACKENDS) -> RunSpec:
     """The spec with absolute paths, durations in seconds and its defaults filled in.
 
     Args:
         spec: As it was asked for.
         base: What a relative `dir` is relative to; None refuses one.
+        backends: The names that `backend` may have; iterated over only to tell what there is to choose from.
 
     Raises:
         InvalidParams: A field cannot be used; `data.field` names it.
     """
-    _check_choices(spec)
+    _check_choices(spec, backends)
+    _check_servers(spec)
     directory = _resolve_dir(spec.dir, base)
     changes: dict[str, object] = {"dir": directory}
     for name in _PATHS:
@@ -146,7 +177,7 @@ def resolve_spec(spec: RunSpec, *, base: str | None = None) -> RunSpec:
     for name in _DURATIONS:
         changes[name] = _seconds(name, getattr(spec, name))
     if changes["progress_timeout"] is None:
-        changes["progress_timeout"] = PROGRESS_DEFAULTS.get(spec.backend, 0.0)
+        changes["progress_timeout"] = _default_progress(spec.backend)
     if changes["permission_claim_timeout"] is None:
         changes["permission_claim_timeout"] = 30.0
     changes["permission_handler"] = _handler(spec, directory, changes.get("sentinel_file"))
@@ -158,9 +189,19 @@ def phase_spec(spec: RunSpec, agent: str | None, model: str | None, backend: str
     changes: dict[str, object] = {"agent": agent or spec.agent, "model": model or spec.model}
     if backend is not None:
         changes["backend"] = backend
-        if spec.progress_timeout == PROGRESS_DEFAULTS.get(spec.backend, 0.0):  # which nobody has asked for
-            changes["progress_timeout"] = PROGRESS_DEFAULTS.get(backend, 0.0)
+        if spec.progress_timeout == _default_progress(spec.backend):  # which nobody has asked for
+            changes["progress_timeout"] = _default_progress(backend)
     return replace(spec, **changes)
+
+
+def _default_progress(backend: str) -> float | None:
+    """None for a backend of the user's, whose profile says it; only the runtime reads that."""
+    return PROGRESS_DEFAULTS.get(backend, 0.0) if backend in BACKENDS else None
+
+
+def with_servers(spec: RunSpec, servers: list[McpServer]) -> RunSpec:
+    """The spec with these MCP servers after its own; of two with one name, its own counts."""
+    return replace(spec, mcp_servers=join_servers(spec.mcp_servers, servers)) if servers else spec
 
 
 def permission_base(handler: str | None) -> str | None:
@@ -168,9 +209,9 @@ def permission_base(handler: str | None) -> str | None:
     return handler.removeprefix("file:") if handler else None
 
 
-def _check_choices(spec: RunSpec) -> None:
-    if spec.backend not in BACKENDS:
-        raise _bad("backend", spec.backend, f"choose one of {', '.join(BACKENDS)}")
+def _check_choices(spec: RunSpec, backends: Collection[str]) -> None:
+    if spec.backend not in backends:
+        raise _bad("backend", spec.backend, f"choose one of {', '.join(backends)}")
     if spec.prompt is not None and spec.prompt_file is not None:
         raise _bad("prompt_file", spec.prompt_file, "give prompt or prompt_file, not both")
     _check_phases(spec)
@@ -187,6 +228,8 @@ def _check_choices(spec: RunSpec) -> None:
             raise _bad("agent_command", spec.agent_command, "only backend acp takes it")
         if spec.script is not None and spec.backend != "scripted":
             raise _bad("script", spec.script, "only backend scripted plays a script")
+        if spec.server_url is not None and spec.backend != SERVER_BACKEND:
+            raise _bad_server_url(f"only backend {SERVER_BACKEND} takes it")
     if spec.max_retries < 0:
         raise _bad("max_retries", spec.max_retries, "it must be 0 or more")
     for name, value in spec.env.items():
@@ -194,6 +237,32 @@ def _check_choices(spec: RunSpec) -> None:
             raise _bad("env", name, "a name is not empty and holds no '=', and there is no NUL in either")
     for name in ("prompt", "agent", "model", "thinking", "label", "run_id", "resume"):
         _text(name, getattr(spec, name))
+
+
+def check_server_url(url: str) -> str:
+    """The address of a server that runs already, if it is one.
+
+    Raises:
+        InvalidParams: It is none. The message does not repeat it: it may hold a password.
+    """
+    if not is_http_url(url):
+        raise _bad_server_url("write it as http://HOST:PORT or https://HOST:PORT")
+    return url
+
+
+def _bad_server_url(remedy: str) -> InvalidParams:
+    return InvalidParams(f"server_url: {remedy}", data={"field": "server_url"})
+
+
+def _check_servers(spec: RunSpec) -> None:
+    if spec.server_url is not None:
+        check_server_url(spec.server_url)
+    mistakes = find_list_mistakes(spec.mcp_servers, "$.mcp_servers")
+    if mistakes:
+        raise InvalidParams(
+            "; ".join(f"{found.path.removeprefix('$.')}: {found.message}" for found in mistakes),
+            data={"field": "mcp_servers", "errors": msgspec.to_builtins(mistakes)},
+        )
 
 
 def has_phases(spec: RunSpec) -> bool:

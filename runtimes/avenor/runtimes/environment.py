@@ -8,6 +8,7 @@ from avenor.protocol.spec import Record
 RUN_ID: Final = "AVENOR_RUN_ID"
 RUNTIME_ID: Final = "AVENOR_RUNTIME_ID"
 SOCKET: Final = "AVENOR_SOCKET"
+SERVER_URL: Final = "AVENOR_OPENCODE_URL"
 
 
 def agent_environment(record: Record, base: Mapping[str, str], tag: tuple[str, str]) -> dict[str, str]:

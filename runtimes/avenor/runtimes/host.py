@@ -55,6 +55,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
         sweep: Ends everything below this process, when no session is open.
         sentinel_path: Where the sentinel goes; None for a run that was not asked for one.
         kill_all: Sends SIGKILL to everything below this process, at once.
+        silence_limit: The progress timeout in seconds where a spec leaves it to the backend; 0 is none.
     """
 
     find_backend: Callable[[RunSpec], Backend]
@@ -63,6 +64,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     sweep: Callable[[Graces], Awaitable[StopResult]]
     sentinel_path: str | None
     kill_all: Callable[[], None]
+    silence_limit: Callable[[RunSpec], float] = lambda _spec: 0.0
 
 
 class Talk(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +184,7 @@ class RunHost:
                     broker=self.broker,
                     ending=talk.ending,
                     end=talk.end,
-                    progress_seconds=float(talk.spec.progress_timeout or 0.0),
+                    progress_seconds=self._progress_seconds(talk.spec),
                 ),
                 nursery=nursery,
                 graces=lambda: _URGENT if self._is_urgent else Graces(),
@@ -425,6 +427,11 @@ class RunHost:
             self.fold.state.owner = self.ownership.owner_name
             self.broker.owner_changed()
             self.on_owner_change(before)
+
+    def _progress_seconds(self, spec: RunSpec) -> float:
+        if spec.progress_timeout is None:
+            return self._around.silence_limit(spec)
+        return float(spec.progress_timeout)
 
     def _note_closed(self, stopped: StopResult) -> None:
         self.left.extend(describe_left(stopped))

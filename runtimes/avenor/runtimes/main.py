@@ -19,16 +19,20 @@ import msgspec
 import structlog
 import trio
 
+from avenor.host.backend_names import backend_names
 from avenor.host.failpoints import failpoint
 from avenor.host.lock import FileLock
 from avenor.host.logfile import last_event_named
+from avenor.host.mcp_file import load_servers
 from avenor.host.phase_files import load_phases
 from avenor.host.rundir import RunDir
 from avenor.host.sentinelfile import write_sentinel
 from avenor.host.tree import become_subreaper
+from avenor.protocol.configs import backends_of
 from avenor.protocol.errors import AvenorError, InvalidParams, SpawnError
 from avenor.protocol.outcomes import ExitCode, Outcome
 from avenor.protocol.spec import Record, RunSpec, resolve_spec
+from avenor.runtimes.backends.registry import find_backend
 from avenor.runtimes.life import END_SIGNALS
 from avenor.runtimes.logs import configure_logs
 from avenor.runtimes.patience import Interrupted, read_patiently
@@ -153,9 +157,12 @@ def _take(rundir: RunDir) -> Record:
 
 
 def _own_record(spec: RunSpec) -> Record:
-    resolved = resolve_spec(spec, base=os.getcwd())
+    names = backend_names(os.environ)
+    resolved = load_servers(resolve_spec(spec, base=os.getcwd(), backends=names))
     prompt = _prompt_of(resolved)
-    config, warnings = load_phases(resolved, prompt)
+    config, warnings = load_phases(resolved, prompt, backends=names)
+    for name in {resolved.backend} if config is None else {resolved.backend, *backends_of(config)}:
+        find_backend(name, names.folder)  # what is wrong with one is told before anything starts
     for found in warnings:
         print(f"avenor: {found.line('warning')}", file=sys.stderr)
     return Record(
@@ -164,6 +171,7 @@ def _own_record(spec: RunSpec) -> Record:
         spec=resolved,
         prompt=prompt,
         config=config,
+        profiles_folder=names.folder,
         created_at=time.time_ns() // 1_000_000,
         version=version("avenor"),
     )

@@ -2,10 +2,12 @@
 
 import os
 
+from msgspec.structs import replace
+
 from avenor.protocol.configs import ResolvedConfig, ResolvedLoop
 from avenor.protocol.methods import RunResult
 from avenor.protocol.outcomes import Outcome, Status
-from avenor.protocol.spec import Record
+from avenor.protocol.spec import Record, with_servers
 from avenor.runtimes.courses import CourseResult, Place, Stage
 from avenor.runtimes.gitdelta import GitDeltas, GitPast
 from avenor.runtimes.host import RunHost
@@ -38,6 +40,7 @@ async def run_phased(record: Record, host: RunHost) -> Outcome:
 
 
 async def _run(stage: Stage, config: ResolvedConfig, place: Place) -> CourseResult:
+    place = replace(place, spec=with_servers(place.spec, config.mcp_servers))
     if isinstance(config, ResolvedLoop):
         return await run_loop(stage, config, place)
     return await run_team(stage, config, place)

@@ -7,7 +7,7 @@ import itertools
 import os
 import shlex
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from signal import SIGKILL
@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from avenor.control.hub import EventHub
+from avenor.host.backend_names import profiles_folder
 from avenor.host.children import CHILDREN
 from avenor.host.failpoints import failpoint
 from avenor.host.identity import ProcessId, signal_process
@@ -30,10 +31,10 @@ from avenor.protocol.events import EventHead
 from avenor.protocol.methods import RunResult
 from avenor.protocol.outcomes import Outcome
 from avenor.protocol.snapshot import Fold, Snapshot
-from avenor.protocol.spec import Record, RunSpec
+from avenor.protocol.spec import SERVER_BACKEND, Record, RunSpec, check_server_url
 from avenor.runtimes.backends.base import OpenParams
-from avenor.runtimes.backends.registry import get_backend
-from avenor.runtimes.environment import agent_environment
+from avenor.runtimes.backends.registry import silence_limit, usable_backend
+from avenor.runtimes.environment import SERVER_URL, agent_environment
 from avenor.runtimes.eventlog import EventLog, LineFile, Publisher, Stamp
 from avenor.runtimes.host import RunHost, Surroundings
 from avenor.runtimes.life import fail_to_start, live, watch_signals
@@ -227,6 +228,7 @@ def _surroundings(record: Record, place: Place) -> Surroundings:
     tag = tree_tag(pid, start_ticks)
     sessions = itertools.count(1)
     env = agent_environment(record, os.environ, tag)
+    folder = record.profiles_folder or profiles_folder(os.environ)
 
     def open_params(spec: RunSpec, owns_process: bool) -> OpenParams:
         return OpenParams(
@@ -239,17 +241,21 @@ def _surroundings(record: Record, place: Place) -> Surroundings:
             thinking=spec.thinking,
             command=_command(spec.agent_command) if spec.backend == "acp" else [],
             script=spec.script if spec.backend == "scripted" else None,
+            server_url=_server_url(spec, env),
             label=spec.label,
+            mcp_servers=spec.mcp_servers,
+            auto_approve=spec.auto_approve,
             owns_process=owns_process,
         )
 
     return Surroundings(
-        find_backend=lambda spec: get_backend(spec.backend),
+        find_backend=lambda spec: usable_backend(spec.backend, folder),
         open_params=open_params,
         scratch=str(place.rundir.path),
         sweep=partial(_sweep, tag),
         sentinel_path=place.sentinel_path,
         kill_all=_kill_all,
+        silence_limit=lambda spec: silence_limit(spec.backend, folder),
     )
 
 
@@ -263,6 +269,20 @@ def _command(line: str | None) -> list[str]:
         return shlex.split(line or "")
     except ValueError as error:
         raise InvalidParams(f"agent_command {line!r}: {error}", data={"field": "agent_command"}) from error
+
+
+def _server_url(spec: RunSpec, env: Mapping[str, str]) -> str | None:
+    """The server that the agent is to be reached at; None starts one.
+
+    Raises:
+        InvalidParams: It is no address.
+    """
+    if spec.backend != SERVER_BACKEND:
+        return None
+    if spec.server_url is not None:
+        return spec.server_url
+    url = env.get(SERVER_URL)
+    return check_server_url(url) if url else None
 
 
 async def _sweep(tag: tuple[str, str], graces: Graces) -> StopResult:

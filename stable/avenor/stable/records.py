@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from avenor.host.atomic import write_atomic
+from avenor.host.backend_names import profiles_folder
 from avenor.host.rundir import RunDir
 from avenor.protocol.spec import OnCrash, Record
 from avenor.stable.requests import SpawnRequest
@@ -44,6 +45,8 @@ def make_record(
         parks=request.config is None,
         supervisor_socket=around.socket,
         environ={**around.environ, **request.spec.env},
+        # The spawn's own variables are its agents': they do not say where our configuration is.
+        profiles_folder=profiles_folder(around.environ),
         umask=around.umask,
         parked_timeout=around.parked_timeout,
         created_at=time.time_ns() // 1_000_000,

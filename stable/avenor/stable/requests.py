@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
 
+from avenor.host.mcp_file import load_servers
 from avenor.host.phase_files import load_phases
 from avenor.host.regular import read_regular
 from avenor.host.sentinelfile import write_sentinel
@@ -15,7 +17,7 @@ from avenor.protocol.configs import ResolvedConfig
 from avenor.protocol.errors import AvenorError, InvalidParams
 from avenor.protocol.outcomes import Outcome
 from avenor.protocol.script import load_script
-from avenor.protocol.spec import RunSpec, SpawnParams, resolve_spec
+from avenor.protocol.spec import BACKENDS, RunSpec, SpawnParams, resolve_spec
 from avenor.protocol.validation import find_mistakes
 
 T = TypeVar("T")
@@ -42,12 +44,13 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     config: ResolvedConfig | None = None
 
 
-def read_request(raw: bytes, *, claim_seconds: float) -> SpawnRequest:
+def read_request(raw: bytes, *, claim_seconds: float, backends: Collection[str] = BACKENDS) -> SpawnRequest:
     """The request in a spawn's params.
 
     Args:
         raw: The params as JSON.
         claim_seconds: The `permission_claim_timeout` of those that do not say.
+        backends: The names that a backend may have.
 
     Raises:
         InvalidParams: It cannot be carried out; `data.field` names the first field at fault, `data.errors` all that
@@ -58,13 +61,14 @@ def read_request(raw: bytes, *, claim_seconds: float) -> SpawnRequest:
     if spec.permission_claim_timeout is None:
         spec = msgspec.structs.replace(spec, permission_claim_timeout=claim_seconds)
     try:
-        spec = resolve_spec(spec)
+        spec = resolve_spec(spec, backends=backends)
         _check_dir(spec.dir)
         prompt = spec.prompt or ""
         if spec.prompt_file is not None:
             prompt = _read_prompt(spec.prompt_file)
         _check_script(spec.script)
-        config, warnings = load_phases(spec, prompt)
+        spec = load_servers(spec)
+        config, warnings = load_phases(spec, prompt, backends=backends)
     except AvenorError as error:
         raise _listed(error) from error
     for found in warnings:

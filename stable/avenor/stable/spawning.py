@@ -9,6 +9,7 @@ import structlog
 import trio
 
 from avenor.control.rpc import Call
+from avenor.host.backend_names import backend_names
 from avenor.host.failpoints import failpoint
 from avenor.host.rundir import RunDir
 from avenor.protocol.errors import AvenorError, InvalidParams, Refused, RuntimeFailure, SpawnError
@@ -77,7 +78,8 @@ class Spawner:
         if (refusal := self._refusal()) is not None:
             raise refusal
         try:
-            request = read_request(raw, claim_seconds=self._claim_seconds)
+            names = backend_names(self._around.environ)
+            request = read_request(raw, claim_seconds=self._claim_seconds, backends=names)
             parent = self._parent(request)
         except AvenorError as error:
             return _refuse(raw, error)

@@ -4,24 +4,24 @@ Order of an opening: program, `initialize`, `session/new` (or `session/resume`, 
 thinking level, each checked after it was set. Whatever fails, or is cancelled, on the way ends the program first.
 """
 
-from collections.abc import Mapping
-
 import msgspec
 import trio
 
 from avenor.host.failpoints import failpoint
 from avenor.host.ladder import Graces
-from avenor.protocol.errors import METHOD_NOT_FOUND, AgentExited
+from avenor.protocol.errors import AgentExited
 from avenor.runtimes.backends.acp_errors import classify
-from avenor.runtimes.backends.acp_options import Setting, list_offers
+from avenor.runtimes.backends.acp_mcp import refuse_unless, to_wire
+from avenor.runtimes.backends.acp_resume import Restoring, wait_loadable
 from avenor.runtimes.backends.acp_session import AcpSession
+from avenor.runtimes.backends.acp_settings import apply_settings
 from avenor.runtimes.backends.acp_types import (
     AUTH_REQUIRED,
     PROTOCOL_VERSION,
     AgentCapabilities,
-    ConfigResult,
+    Implementation,
     InitializeResult,
-    SessionList,
+    McpKind,
     SessionResult,
 )
 from avenor.runtimes.backends.acp_wire import AgentGone, CallFailed, LineTooLong
@@ -32,7 +32,6 @@ from avenor.runtimes.backends.profiles import Profile
 # Short, since an agent that gave no session has no work to save.
 ABORT_GRACES = Graces(stdin_seconds=0.5, term_seconds=1.0, kill_seconds=5.0)
 ABORT_SECONDS = 15.0  # Above the sum of the graces: a shield must end.
-LIST_PAGES = 20  # Of session/list, when an agent's answer to session/load leaves doubt.
 
 _NO_CAPABILITIES = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
 
@@ -56,11 +55,13 @@ class AcpBackend:
 
     async def open(self, params: OpenParams, sink: SessionSink, nursery: trio.Nursery) -> AcpSession:
         """Starts the agent and opens a session; see `base.Backend.open`."""
-        argv = self._profile.argv(params)
+        argv = self._profile.command(params)
+        refuse_unless(params.mcp_servers, self._profile.mcp, f"backend {self.name}")
+        await wait_loadable(self._profile, params)
         process = await start_agent(
             argv,
             cwd=params.cwd,
-            env=self._environment(params),
+            env=self._profile.environment(params),
             tag=params.tag,
             install=self._profile.install,
             procs=params.procs,
@@ -70,7 +71,7 @@ class AcpBackend:
         try:
             await nursery.start(session.run)
             failpoint("session.mid_handshake")
-            await _Opening(session, params, self._version).run()
+            await _Opening(self._profile, session, params, self._version).run()
         except BaseException as problem:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + ABORT_SECONDS):
                 await session.close(ABORT_GRACES)
@@ -82,14 +83,12 @@ class AcpBackend:
         session.finish_opening()
         return session
 
-    def _environment(self, params: OpenParams) -> Mapping[str, str]:
-        return {**params.env, **{name: make() for name, make in self._profile.env_secrets.items()}}
-
 
 class _Opening:
     """The handshake of one session."""
 
-    def __init__(self, session: AcpSession, params: OpenParams, version: str) -> None:
+    def __init__(self, profile: Profile, session: AcpSession, params: OpenParams, version: str) -> None:
+        self._profile = profile
         self._session = session
         self._params = params
         self._version = version
@@ -97,18 +96,17 @@ class _Opening:
     async def run(self) -> None:
         hello = await self._initialize()
         can = hello.agent_capabilities or AgentCapabilities()
+        kinds: list[McpKind] = [kind for kind in self._profile.mcp if can.takes_mcp(kind)]
+        refuse_unless(self._params.mcp_servers, kinds, self._session.agent_version or "the agent")
         if self._params.resume is None:
             await self._open_new(hello)
         else:
-            await self._restore(self._params.resume, can)
-        for kind in ("agent", "model", "thinking"):  # an agent may bring its model, a model its thinking levels
-            wanted = getattr(self._params, kind)
-            if wanted is not None:
-                await self._set(kind, wanted)
-        self._verify_all()
+            await Restoring(self._profile, self._session, self._params, self._where()).run(can)
+        await apply_settings(self._profile, self._session, self._params)
         offers = self._session.offers
         self._session.capabilities = Capabilities(
             resume="resume" if can.can("resume") else "load" if can.load_session else None,
+            mcp=kinds,
             agents=offers.values("agent"),
             models=offers.values("model"),
             thinking=offers.values("thinking"),
@@ -128,13 +126,12 @@ class _Opening:
                 reason="wrong_protocol_version",
                 data={"offered": hello.protocol_version},
             )
-        if hello.agent_info is not None:
-            self._session.agent_version = f"{hello.agent_info.name} {hello.agent_info.version}".strip() or None
+        self._session.meet(hello.agent_info or Implementation())
         return hello
 
     async def _open_new(self, hello: InitializeResult) -> None:
         try:
-            result = await self._session.call("session/new", self._where(), SessionResult)
+            result = await self._call_new()
         except CallFailed as failure:
             raise _not_opened(failure, hello) from failure
         if not result.session_id:
@@ -142,111 +139,19 @@ class _Opening:
         self._session.session_id = result.session_id
         self._session.offers.take_session(result)
 
-    async def _restore(self, session_id: str, can: AgentCapabilities) -> None:
-        self._session.session_id = session_id
+    async def _call_new(self) -> SessionResult:
+        method = self._profile.authenticate
         try:
-            result = await self._resume_or_load(session_id, can)
+            return await self._session.call("session/new", self._where(), SessionResult)
         except CallFailed as failure:
-            reason = classify(failure.error).message
-            raise _not_resumed(session_id, f"the agent refused {failure.method}: {reason}") from failure
-        if result.session_id not in (None, session_id):
-            raise _not_resumed(session_id, f"the agent opened another session, {result.session_id}")
-        self._session.offers.take_session(result)
-        self._session.resumed = True
-
-    async def _resume_or_load(self, session_id: str, can: AgentCapabilities) -> SessionResult:
-        where = {"sessionId": session_id, **self._where()}
-        if can.can("resume"):
-            try:
-                return await self._session.call("session/resume", where, SessionResult)
-            except CallFailed as failure:
-                # Some agents declare it and do not have it (qwen 0.15).
-                if failure.error.code != METHOD_NOT_FOUND or not can.load_session:
-                    raise
-        elif not can.load_session:
-            raise _not_resumed(session_id, "this agent cannot resume sessions")
-        self._session.start_replay()
-        result = await self._session.call("session/load", where, SessionResult)
-        if await self._session.wait_replayed() == 0 and can.can("list") and not await self._is_listed(session_id):
-            # Some agents answer an unknown id with a new session under that id (qwen 0.15, hermes).
-            raise _not_resumed(session_id, "the agent does not know it and would start afresh")
-        return result
-
-    async def _is_listed(self, session_id: str) -> bool:
-        params: dict[str, str] = {"cwd": self._params.cwd}
-        for _page in range(LIST_PAGES):
-            listed = await self._session.call("session/list", params, SessionList)
-            if any(info.session_id == session_id for info in listed.sessions):
-                return True
-            if listed.next_cursor is None:
-                return False
-            params["cursor"] = listed.next_cursor
-        return True  # too many to look through: the benefit of the doubt
+            if not method or failure.error.code != AUTH_REQUIRED:
+                raise
+        await self._session.call("authenticate", {"methodId": method}, object)
+        return await self._session.call("session/new", self._where(), SessionResult)
 
     def _where(self) -> dict[str, object]:
-        return {"cwd": self._params.cwd, "mcpServers": []}
-
-    async def _set(self, kind: str, wanted: str) -> None:
-        setting = self._session.offers.setting(kind)
-        if setting is None:
-            raise _unknown(kind, wanted, [], "this agent does not let it be chosen")
-        value = setting.find(wanted)
-        if value is None:
-            raise _unknown(kind, wanted, setting.values(), "this agent does not offer it")
-        if value != setting.current:
-            try:
-                await self._send_setting(setting, value)
-            except CallFailed as failure:
-                reason = classify(failure.error).message
-                raise _unknown(kind, wanted, setting.values(), f"the agent refused it: {reason}") from failure
-        self._verify(kind, value)
-
-    async def _send_setting(self, setting: Setting, value: str) -> None:
-        session, offers = self._session, self._session.offers
-        common = {"sessionId": session.session_id}
-        match setting.via:
-            case "config":
-                params = {**common, "configId": setting.config_id, "value": value}
-                result = await session.call("session/set_config_option", params, ConfigResult)
-                offers.take_config(result.config_options)
-            case "mode":
-                await session.call("session/set_mode", {**common, "modeId": value}, object)
-                offers.take_mode(value)
-            case "model":
-                await session.call("session/set_model", {**common, "modelId": value}, object)
-                offers.take_model(value)
-
-    def _verify_all(self) -> None:
-        """Setting one thing may have changed another."""
-        for kind in ("agent", "model", "thinking"):
-            wanted = getattr(self._params, kind)
-            setting = self._session.offers.setting(kind)
-            if wanted is not None and setting is not None:
-                self._verify(kind, setting.find(wanted) or wanted)
-
-    def _verify(self, kind: str, value: str) -> None:
-        current = self._session.offers.current(kind)
-        if current != value:
-            raise BackendRefused(
-                f"{kind} {value!r} was set, but the agent uses {current!r}",
-                reason="not_applied",
-                data={"field": kind, "value": value, "current": current},
-            )
-
-
-def _unknown(kind: str, wanted: str, offered: list[str], why: str) -> BackendRefused:
-    choice = f"choose one of: {list_offers(offered)}" if offered else f"leave {kind} out"
-    return BackendRefused(
-        f"{kind} {wanted!r}: {why}; {choice}",
-        reason=f"unknown_{kind}",
-        data={"field": kind, "value": wanted, "offers": offered},
-    )
-
-
-def _not_resumed(session_id: str, why: str) -> BackendRefused:
-    return BackendRefused(
-        f"session {session_id} cannot be resumed: {why}", reason="resume_failed", data={"session_id": session_id}
-    )
+        params = self._params
+        return {"cwd": params.cwd, "mcpServers": to_wire(params.mcp_servers, params.env, params.tag)}
 
 
 def _not_opened(failure: CallFailed, hello: InitializeResult) -> BackendRefused:

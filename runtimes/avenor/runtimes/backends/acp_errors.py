@@ -52,6 +52,7 @@ _OVERLOADED: Final = re.compile(
 _TRANSPORT: Final = re.compile(
     r"ECONN|ETIMEDOUT|EPIPE|ENOTFOUND|EAI_AGAIN|unable to connect|connection (?:dropped|reset|closed|refused|error)|"
     r"stream (?:disconnected|closed|ended)|network error|transport error|socket|fetch failed|terminated|timed? ?out|"
+    r"unexpected EOF|decoding response body|parse \S+ stream|missing finish_reason|"
     r"JSON pars|in JSON at position|expecting property name",
     re.I,
 )

@@ -55,9 +55,19 @@ def trusted_options(options: Sequence[PermissionOption], profile: Profile) -> li
         option.option_id
         for option in options
         if option.kind == "allow_once"
-        and (profile.trusted_option_ids is None or option.option_id in profile.trusted_option_ids)
-        and REJECT_WORDS.isdisjoint(_words.findall(f"{option.option_id} {option.name}".lower()))
+        and (profile.trusted_options is None or option.option_id in profile.trusted_options)
+        and not _says_no(option)
     ]
+
+
+def _says_no(option: PermissionOption) -> bool:
+    return not REJECT_WORDS.isdisjoint(_words.findall(f"{option.option_id} {option.name}".lower()))
+
+
+def is_allowed(ask: PermissionAsk, answer: PermissionAnswer) -> bool:
+    """Whether an answer lets the tool run."""
+    chosen = next((option for option in ask.options if option.option_id == answer.option_id), None)
+    return chosen is not None and chosen.kind.startswith("allow") and not _says_no(chosen)
 
 
 def outcome(answer: PermissionAnswer) -> dict[str, object]:

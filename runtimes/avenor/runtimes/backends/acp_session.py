@@ -4,25 +4,27 @@ State of a turn: it begins with the prompt's line in the outbox and ends when th
 its end), whether or not `prompt` still waits. In between there is at most one.
 """
 
-import math
+import re
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import msgspec
 import trio
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from avenor.host.ladder import Graces, StopResult
 from avenor.protocol import events
-from avenor.protocol.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject, LocalProtocolError
+from avenor.protocol.errors import METHOD_NOT_FOUND, ErrorObject, LocalProtocolError
 from avenor.protocol.events import Event
-from avenor.protocol.peer import IncomingNotification, IncomingRequest, RequestId
+from avenor.protocol.peer import IncomingNotification, IncomingRequest
 from avenor.runtimes.backends import acp_permissions, acp_updates
 from avenor.runtimes.backends.acp_errors import classify
 from avenor.runtimes.backends.acp_options import Offers
 from avenor.runtimes.backends.acp_permissions import KnownTool
-from avenor.runtimes.backends.acp_types import CancelRequestParams, ConfigResult, PromptResult
-from avenor.runtimes.backends.acp_usage import CostMeter, turn_usage
+from avenor.runtimes.backends.acp_questions import Questions
+from avenor.runtimes.backends.acp_turn import Heard, signs_of
+from avenor.runtimes.backends.acp_types import ConfigResult, Implementation, PromptResult
+from avenor.runtimes.backends.acp_usage import UsageMeter
 from avenor.runtimes.backends.acp_wire import AcpWire, AgentGone, Answer, CallFailed, LineTooLong
 from avenor.runtimes.backends.agent_process import AgentProcess
 from avenor.runtimes.backends.agent_text import Gate, clean
@@ -36,32 +38,23 @@ from avenor.runtimes.backends.base import (
     TurnError,
     TurnStop,
 )
-from avenor.runtimes.backends.profiles import Profile
+from avenor.runtimes.backends.profiles import FailureSign, Profile
 
 # What a dead agent wrote is in the pipe already; only a child that inherited the pipe keeps it open for longer.
 DRAIN_SECONDS = 1.0
 FLUSH_SECONDS = 0.5  # For the last words (a cancel) to get into the pipe before stdin is closed.
 HELD_LIMIT = 4096  # Updates before the session is open; an agent that sends more has them told early.
-QUESTIONS_LIMIT = 256  # Open at once; further ones are answered as cancelled.
 KNOWN_TOOLS_LIMIT = 1024  # Tool calls of one turn that a question may refer to by id.
 REPLAY_LIMIT_SECONDS = 10.0
 
 T = TypeVar("T")
 
 
-class _Question:
-    """A question of the agent that has not been answered."""
-
-    def __init__(self, request_id: RequestId, ask: PermissionAsk) -> None:
-        self.request_id = request_id
-        self.ask = ask
-        self.scope = trio.CancelScope()
-
-
 class _Turn:
     """A turn that the agent has not answered yet, and how it ended when it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Heard) -> None:
+        self.heard = heard
         self.is_cancelling = False
         self.stop: TurnStop | None = None
         self.ended = trio.Event()
@@ -83,8 +76,7 @@ class AcpSession:
         self._wire = AcpWire(process, self)
         self._scope = trio.CancelScope()
         self._turn: _Turn | None = None
-        self._questions: dict[RequestId, _Question] = {}
-        self._to_ask, self._asked = trio.open_memory_channel[_Question](math.inf)  # bounded by QUESTIONS_LIMIT
+        self._questions = Questions(self._wire, sink, profile, self._note_answer)
         self._tools: dict[str, KnownTool] = {}
         self._noise_gate = Gate()
         self._held: list[Event] | None = []
@@ -92,13 +84,14 @@ class AcpSession:
         self._is_replaying = False
         self._replayed = 0
         self._replayed_at = 0.0
-        self._meter = CostMeter(is_resumed=params.resume is not None)
+        self._meter = UsageMeter(is_resumed=params.resume is not None)
+        self._signs: list[FailureSign] = []
         self._exit: AgentExit | None = None
         self._is_gone = trio.Event()
         self._stop_lock = trio.Lock()
         self._stop_result: StopResult | None = None
         self._is_closing = False
-        self.offers = Offers(profile.settings)
+        self.offers = Offers(profile.setting_names)
         self.session_id = ""
         self.agent_version: str | None = None
         self.resumed = False
@@ -125,7 +118,7 @@ class AcpSession:
         """Runs one turn; see `base.Session.prompt`."""
         if self._turn is not None:
             raise LocalProtocolError("the session has a turn already: one prompt at a time")
-        turn = self._turn = _Turn()
+        turn = self._turn = _Turn(Heard(self._signs))
         self._tools.clear()
         self._meter.start_turn()
         params = {"sessionId": self.session_id, "prompt": [{"type": "text", "text": text}]}
@@ -139,7 +132,7 @@ class AcpSession:
         if self._turn is not None:
             self._turn.is_cancelling = True
             self._wire.notify("session/cancel", {"sessionId": self.session_id})
-            self._withdraw_questions()
+            self._questions.withdraw_all()
         await trio.lowlevel.checkpoint()
 
     def _end_turn(self, answer: Answer) -> None:
@@ -155,18 +148,26 @@ class AcpSession:
             case LineTooLong():
                 return TurnStop(stop_reason="error", error=TurnError(message=answer.message, reason=answer.reason_word))
             case CallFailed():
-                error = classify(answer.error)
-                return TurnStop(stop_reason="cancelled" if turn.is_cancelling else "error", error=error)
+                told = "cancelled" if turn.is_cancelling else "error"
+                usage = self._meter.turn_usage(PromptResult(stop_reason=told))
+                return TurnStop(stop_reason=told, usage=usage, error=classify(answer.error))
             case _:
-                return self._judge_result(answer)
+                return self._judge_result(answer, turn)
 
-    def _judge_result(self, raw: Raw) -> TurnStop:
+    def _judge_result(self, raw: Raw, turn: _Turn) -> TurnStop:
         try:
             result = msgspec.json.decode(raw, type=PromptResult)
         except msgspec.DecodeError as problem:
             message = f"the agent's answer to the prompt is not as ACP says: {problem}"
             return TurnStop(stop_reason="error", error=TurnError(message=message, reason="bad_reply"))
-        return TurnStop(stop_reason=result.stop_reason, usage=turn_usage(result, self._meter.turn_cost()))
+        usage = self._meter.turn_usage(result)
+        if turn.is_cancelling:
+            return TurnStop(stop_reason=result.stop_reason, usage=usage)
+        error = turn.heard.failure(result.stop_reason)
+        if error is not None:
+            told = "error" if result.stop_reason == "end_turn" else result.stop_reason
+            return TurnStop(stop_reason=told, usage=usage, error=error)
+        return TurnStop(stop_reason=turn.heard.stop_reason(result.stop_reason), usage=usage)
 
     def _judge_exit(self, gone: AgentGone) -> TurnStop:
         if self._is_closing:
@@ -183,9 +184,12 @@ class AcpSession:
             case "session/update":
                 self._take_update(notification.params)
             case "$/cancel_request":
-                self._withdraw_question(notification.params)
+                self._questions.withdraw(notification.params)
             case method:
-                self._emit(acp_updates.foreign_notification(method, notification.params))
+                event = acp_updates.foreign_notification(method, notification.params)
+                if self._turn is not None:
+                    self._turn.heard.take(event, event.update)
+                self._emit(event)
 
     def on_request(self, request: IncomingRequest) -> None:
         """Takes a question; every other request is refused, since we declare no capability for it."""
@@ -211,7 +215,7 @@ class AcpSession:
         """Takes the loss of a line: the turn has just ended with an error, so the agent should end it too."""
         self._emit(events.Error(source="agent", message=LineTooLong().message))
         self._wire.notify("session/cancel", {"sessionId": self.session_id})
-        self._withdraw_questions()
+        self._questions.withdraw_all()
 
     def _take_update(self, params: Raw) -> None:
         update = acp_updates.read_update(params)
@@ -224,6 +228,8 @@ class AcpSession:
             self._replayed_at = trio.current_time()
             return
         self._note(update.event, update.kind)
+        if self._turn is not None:
+            self._turn.heard.take(update.event, update.raw)
         self._emit(update.event)
 
     def _note(self, event: Event, kind: str) -> None:
@@ -234,7 +240,9 @@ class AcpSession:
             case events.SessionMode():
                 self.offers.take_mode(event.currentModeId)
             case events.SessionUsage():
-                self._meter.take(event.cost)
+                self._meter.take_cost(event.cost)
+            case events.MessageChunk() if event.extra is not UNSET and "_meta" in event.extra:
+                self._meter.take_call(event.extra["_meta"])
             case events.SessionUpdate() if kind == "config_option_update":
                 self._note_config(event.update)
             case _:
@@ -269,50 +277,25 @@ class AcpSession:
         for event in held:
             self._sink.emit(event)
 
-    # Questions
-
     def _take_question(self, request: IncomingRequest) -> None:
-        try:
-            ask = acp_permissions.read_ask(request.params, self._tools, self._profile)
-        except msgspec.DecodeError as problem:
-            self._wire.reply_error(request.id, ErrorObject(code=INVALID_PARAMS, message=str(problem)))
-            return
-        is_cancelling = self._turn is not None and self._turn.is_cancelling
-        if self._is_closing or is_cancelling or len(self._questions) >= QUESTIONS_LIMIT:
-            self._wire.reply(request.id, acp_permissions.outcome(PermissionAnswer(option_id=None)))
-            return
-        question = self._questions[request.id] = _Question(request.id, ask)
-        self._to_ask.send_nowait(question)
+        if self._turn is not None:
+            self._turn.heard.end_message()
+        is_wanted = not self._is_closing and not (self._turn is not None and self._turn.is_cancelling)
+        self._questions.take(request, self._tools, is_wanted=is_wanted)
 
-    async def _ask_in_order(self, nursery: trio.Nursery) -> None:
-        """Starts asking each question before the next one, in the order in which the agent asked."""
-        async for question in self._asked:
-            await nursery.start(self._ask, question)
-
-    async def _ask(self, question: _Question, *, task_status: trio.TaskStatus[None]) -> None:
-        task_status.started()
-        answer = PermissionAnswer(option_id=None)
-        if not question.scope.cancel_called:
-            with question.scope:
-                answer = await self._sink.ask_permission(question.ask)
-        if self._questions.get(question.request_id) is question:
-            del self._questions[question.request_id]
-        self._wire.reply(question.request_id, acp_permissions.outcome(answer))
-
-    def _withdraw_question(self, params: Raw) -> None:
-        try:
-            request_id = msgspec.json.decode(params, type=CancelRequestParams).request_id
-        except msgspec.ValidationError:
-            return
-        question = self._questions.get(request_id)
-        if question is not None:
-            question.scope.cancel()
-
-    def _withdraw_questions(self) -> None:
-        for question in self._questions.values():
-            question.scope.cancel()
+    def _note_answer(self, ask: PermissionAsk, answer: PermissionAnswer) -> None:
+        if self._turn is not None and not acp_permissions.is_allowed(ask, answer):
+            self._turn.heard.was_refused = True
 
     # Opening, for `acp`
+
+    def meet(self, agent: Implementation) -> None:
+        """Takes who the agent says that it is."""
+        self.agent_version = f"{agent.name} {agent.version}".strip() or None
+        self._signs = signs_of(self._profile.failures, agent.name)
+        self._meter.is_of_session = any(
+            re.search(name, agent.name, re.IGNORECASE) for name in self._profile.usage_of_session
+        )
 
     async def call(self, method: str, params: object, result: type[T]) -> T:
         """The decoded result of a call; raises as `AcpWire.call`, and `msgspec.ValidationError`."""
@@ -349,7 +332,7 @@ class AcpSession:
                 nursery.start_soon(self._wire.write)
                 nursery.start_soon(self._read_stderr, stderr_ended)
                 nursery.start_soon(self._release_when_open)
-                nursery.start_soon(self._ask_in_order, nursery)
+                nursery.start_soon(self._questions.ask_in_order, nursery)
                 nursery.start_soon(self._watch, process_ended, stderr_ended)
                 task_status.started()
 
@@ -389,7 +372,7 @@ class AcpSession:
             nursery.cancel_scope.cancel()
         self._exit = AgentExit(returncode=returncode, stderr_tail=self._tail.text())
         self._is_gone.set()
-        self._withdraw_questions()
+        self._questions.withdraw_all()
         self._wire.give_up(self._exit)
 
     async def wait_exited(self) -> AgentExit:
@@ -401,7 +384,7 @@ class AcpSession:
     async def close(self, graces: Graces) -> StopResult:
         """Ends the agent and all that it started; see `base.Session.close`."""
         self._is_closing = True
-        self._withdraw_questions()
+        self._questions.withdraw_all()
         async with self._stop_lock:
             if self._stop_result is None:
                 with trio.move_on_after(FLUSH_SECONDS):

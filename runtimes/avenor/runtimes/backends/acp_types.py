@@ -4,7 +4,7 @@ missing or null.
 Source: https://agentclientprotocol.com/protocol, and the messages of the agents in the recorded transcripts.
 """
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -14,6 +14,8 @@ from avenor.protocol.events import PermissionOption
 PROTOCOL_VERSION: Final = 1
 AUTH_REQUIRED: Final = -32000  # ACP's own code; other agents use it for their own purposes, so look at the text too.
 RESOURCE_NOT_FOUND: Final = -32002
+
+McpKind = Literal["stdio", "http", "sse"]
 
 
 class Foreign(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -31,13 +33,24 @@ class AuthMethod(Foreign, frozen=True, kw_only=True, rename="camel"):
     name: str = ""
 
 
+class McpCapabilities(Foreign, frozen=True, kw_only=True, rename="camel"):
+    http: bool | None = None
+    sse: bool | None = None
+
+
 class AgentCapabilities(Foreign, frozen=True, kw_only=True, rename="camel"):
     load_session: bool = False
+    mcp_capabilities: McpCapabilities | None = None
     session_capabilities: dict[str, Any] | None = None
 
     def can(self, name: str) -> bool:
         """Whether `session/<name>` is offered; present and not null means yes."""
         return (self.session_capabilities or {}).get(name) not in (None, False)
+
+    def takes_mcp(self, kind: McpKind) -> bool:
+        """Whether it connects to MCP servers of that kind; every agent does to programs."""
+        can = self.mcp_capabilities or McpCapabilities()
+        return kind == "stdio" or bool(can.http if kind == "http" else can.sse)
 
 
 class InitializeResult(Foreign, frozen=True, kw_only=True, rename="camel"):
@@ -127,6 +140,12 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 class PromptMeta(msgspec.Struct, frozen=True, kw_only=True):
     quota: Quota | None = None
+
+
+class ChunkMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """The `_meta` of a message chunk; only qwen's has this. Tolerant."""
+
+    usage: PromptUsage | None = None
 
 
 class PromptResult(Foreign, frozen=True, kw_only=True, rename="camel"):

@@ -91,11 +91,13 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
         session_id: Whose it is; empty if it does not say.
         kind: The agent's word for it; empty if it does not say.
         event: What it is to us.
+        raw: The update as it came, without what stood around it.
     """
 
     session_id: str
     kind: str
     event: Event
+    raw: Raw
 
 
 def read_update(params: Raw) -> Update:
@@ -107,13 +109,13 @@ def read_update(params: Raw) -> Update:
         members = _members.decode(update)
         kind = _text.decode(members.pop("sessionUpdate"))
     except (msgspec.DecodeError, KeyError):
-        return Update(session_id="", kind="", event=events.SessionUpdate(update=params))
+        return Update(session_id="", kind="", event=events.SessionUpdate(update=params), raw=params)
     if notification:
         members["notification"] = Raw(msgspec.json.encode(notification))
-    return Update(session_id=session_id, kind=kind, event=_event(kind, members, update))
+    return Update(session_id=session_id, kind=kind, event=_event(kind, members, update), raw=update)
 
 
-def foreign_notification(method: str, params: Raw) -> Event:
+def foreign_notification(method: str, params: Raw) -> events.SessionUpdate:
     """The event that keeps a notification which ACP does not define."""
     return events.SessionUpdate(update=Raw(msgspec.json.encode({"method": method, "params": params})))
 

@@ -19,6 +19,7 @@ from avenor.host.procs import ProcsFile
 from avenor.protocol.errors import SpawnError
 from avenor.runtimes.backends.agent_text import Gate, TextLines
 from avenor.runtimes.backends.base import StderrTail
+from avenor.runtimes.backends.wiretap import TappedReceive, TappedSend, current_tap
 
 READ_BYTES = 65536
 REAP_SECONDS = 2.0  # After the process is known to be dead: the kernel owes us its status at once.
@@ -49,8 +50,9 @@ class AgentProcess:
         self._identity = identity
         self._tag = tag
         self._owns_children = owns_children
-        self.stdin = process.stdin
-        self.stdout = process.stdout
+        tap = current_tap()
+        self.stdin = process.stdin if tap is None else TappedSend(process.stdin, tap)
+        self.stdout = process.stdout if tap is None else TappedReceive(process.stdout, tap)
         self._stderr = process.stderr
 
     @property
@@ -128,6 +130,8 @@ async def start_agent(
     Raises:
         SpawnError: It cannot be started; `retryable` if the system was only short of something.
     """
+    if (tap := current_tap()) is not None:
+        tap.started(argv, cwd, env)
     try:
         process = await CHILDREN.start(
             argv,

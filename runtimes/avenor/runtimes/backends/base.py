@@ -21,6 +21,7 @@ from avenor.host.ladder import Graces, StopResult
 from avenor.host.procs import ProcsFile
 from avenor.protocol.errors import HandshakeTimeout, Refused
 from avenor.protocol.events import Event, PermissionOption, RetryClass, Usage
+from avenor.protocol.mcp import McpServer
 
 TAIL_LIMIT_CHARS = 4096  # About one screen of a traceback: enough to see why a program did not start.
 
@@ -29,7 +30,7 @@ class BackendRefused(Refused):
     """The agent runs, and does not do what was asked: wrong protocol version, unknown model, no such session.
 
     The reason word is one of `wrong_protocol_version`, `auth_required`, `session_refused`, `resume_failed`,
-    `unknown_model`, `unknown_agent`, `unknown_thinking`, `not_applied`.
+    `unknown_model`, `unknown_agent`, `unknown_thinking`, `not_applied`, `unsupported_mcp`.
     """
 
     reason = "backend_refused"
@@ -71,7 +72,10 @@ class OpenParams(msgspec.Struct, kw_only=True):
         resume: The id of the session to restore; None opens a new one.
         command: The program line of backend `acp`; empty for the others, which have their own.
         script: The script file of backend `scripted`.
+        server_url: A server that runs already, for `opencode-http`; None starts one.
         label: The run's label, for messages only.
+        mcp_servers: What the agent is handed, of the kinds that its profile names.
+        auto_approve: Whether the run answers questions by itself, so that the agent need not be made to ask.
         owns_process: Everything that runs below this process belongs to this session, so that closing it ends all of
             that, and proves it. False where several sessions share the process: then `close` is `unverified`.
         stderr_tail: Filled while the agent runs; whoever handles a failed start reads it.
@@ -87,7 +91,10 @@ class OpenParams(msgspec.Struct, kw_only=True):
     resume: str | None = None
     command: Sequence[str] = ()
     script: str | None = None
+    server_url: str | None = None
     label: str | None = None
+    mcp_servers: Sequence[McpServer] = ()
+    auto_approve: bool = False
     owns_process: bool = False
     stderr_tail: StderrTail = msgspec.field(default_factory=StderrTail)
 
@@ -131,7 +138,7 @@ class TurnError(msgspec.Struct, frozen=True, kw_only=True):
         retry_after_seconds: How long the agent's model asked us to wait.
         permanent: The same prompt would fail again: no retry.
         reason: A stable word where the cause is known: `agent_exited`, `line_too_long`, `auth`, `invalid_request`,
-            `not_found`, `write_failed`, `bad_reply`; empty otherwise.
+            `not_found`, `write_failed`, `bad_reply`, `context_window`; empty otherwise.
     """
 
     message: str
@@ -168,9 +175,14 @@ class AgentExit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent offered when the session was opened."""
+    """What the agent offered when the session was opened.
+
+    Attributes:
+        mcp: The kinds of MCP servers that it takes; None where it does not tell, and its profile has to.
+    """
 
     resume: Literal["resume", "load"] | None = None
+    mcp: Sequence[Literal["stdio", "http", "sse"]] | None = None
     agents: Sequence[str] = ()
     models: Sequence[str] = ()
     thinking: Sequence[str] = ()

@@ -1,60 +1,41 @@
-"""What is known of each agent that speaks ACP, as data.
+"""What is known of each kind of agent, as data: one TOML file each, in `builtin/` and wherever users keep their own.
 
 A profile says how the program is started, what its environment needs, how its settings are named, which permission
-options may be taken for the user, and how it ends. Code that is special to one agent belongs nowhere else.
+options may be taken for the user, how it fails and how it ends. Code that is special to one agent belongs nowhere else.
 """
 
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 
-from avenor.protocol.errors import InvalidParams
+from avenor.protocol.errors import ConfigError, InvalidParams
+from avenor.protocol.events import RetryClass
 from avenor.runtimes.backends.base import OpenParams
 
 # Words by which an option says no, whatever kind the agent gave it (pi-acp gives its "Reject" the kind allow_once).
 REJECT_WORDS: Final = frozenset({"reject", "deny", "decline", "refuse", "no", "cancel", "abort", "stop", "never"})
 
+_BUILTIN: Final = Path(__file__).with_name("builtin")
 
-class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
+Adapter = Literal["acp", "codex", "opencode-http", "pi"]
+SettingKind = Literal["agent", "model", "thinking"]
+
+
+class SettingNames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where one setting is found among an agent's config options: by id first, then by category."""
 
-    ids: Sequence[str]
-    categories: Sequence[str]
+    ids: Sequence[str] = ()
+    categories: Sequence[str] = ()
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of agent.
-
-    Attributes:
-        name: The name that `--backend` takes.
-        argv: The program line, from what the session is opened with.
-        install: How to get the program, for the error when it is missing.
-        env_secrets: Variables that every agent gets, each made anew for it; a caller's value does not count.
-        settings: How model, agent and thinking level are named among its config options.
-        trusted_option_ids: Option ids that auto-approve may take; None trusts by kind alone.
-        ends_on_stdin_close: Whether the program ends by itself when its stdin is closed.
-        replay_quiet_seconds: How long no update may come after `session/load` has been answered before the replay
-            counts as over; some agents replay on after their answer, and nothing marks the end.
-        silent_when_model_fails: Whether the agent says nothing while its model fails; then a progress timeout is
-            the only way to notice.
-    """
-
-    name: str
-    argv: Callable[[OpenParams], Sequence[str]]
-    install: str
-    env_secrets: Mapping[str, Callable[[], str]] = {}
-    settings: Mapping[str, SettingNames]
-    trusted_option_ids: frozenset[str] | None = None
-    ends_on_stdin_close: bool = True
-    replay_quiet_seconds: float = 0.25
-    silent_when_model_fails: bool = False
-
-
-SETTINGS: Final[Mapping[str, SettingNames]] = {
+# How most agents name them.
+SETTINGS: Final[Mapping[SettingKind, SettingNames]] = {
     "agent": SettingNames(ids=("mode",), categories=("mode",)),
     "model": SettingNames(ids=("model",), categories=("model",)),
     "thinking": SettingNames(
@@ -63,52 +44,165 @@ SETTINGS: Final[Mapping[str, SettingNames]] = {
 }
 
 
-def _random_password() -> str:
-    return secrets.token_urlsafe(32)
+class FailureSign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """By what a turn is known to have failed, though the agent says that it ended well.
+
+    Attributes:
+        where: What is looked at: the turn's last `message`, as far as it goes together; its last `chunk` of text as the
+            agent sent it; an `update` (or a notification of the agent's own) as JSON, without the members that name the
+            session; or `nothing`, which is true of a turn that had no text, no thought and no tool.
+        pattern: A regular expression that is searched for there; empty fits all.
+        agent: One that must fit the agent's name in its handshake; empty fits all. For profiles of several agents.
+        stop_reasons: The agent's words for the end of a turn that may hide the failure.
+        failure_class: What the retry policy goes by; None takes it from the text that was found.
+        permanent: The same prompt would fail again; only with a class.
+    """
+
+    where: Literal["message", "chunk", "update", "nothing"] = "message"
+    pattern: str = ""
+    agent: str = ""
+    stop_reasons: Sequence[str] = ("end_turn",)
+    failure_class: RetryClass | None = msgspec.field(name="class", default=None)
+    permanent: bool = False
 
 
-def _opencode(_params: OpenParams) -> Sequence[str]:
-    return ["opencode", "acp"]
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of agent.
+
+    Words of program lines and values of variables may hold `{python}`, `{script}`, `{agent}`, `{model}`, `{thinking}`.
+
+    Attributes:
+        name: The name that `--backend` takes: that of the file.
+        adapter: What speaks to it.
+        argv: The program line; empty where `--agent-command` gives it.
+        argv_agent: Words that follow when an agent was asked for, of agents that take it at their start only. The same
+            for the next three.
+        version_argv: Tells the program's version and ends; empty where nothing does.
+        install: How to get the program, for the error when it is missing.
+        note: What a user should know before choosing it.
+        env: Variables that the agent gets where the caller has not set them.
+        env_model: Variables that it gets when a model was asked for, of agents that take it at their start only.
+        secrets: Variables that every agent gets, each made anew for it; a caller's value does not count.
+        settings: How `agent`, `model` and `thinking` are named among its config options, where not as in `SETTINGS`.
+        asking_agent: The agent (mode) in which it asks before it acts; it is set where neither an agent was asked for
+            nor auto-approve. Several where versions name it differently: the first that is offered. None where it asks
+            as it comes, or cannot be made to.
+        trusted_options: Option ids that auto-approve may take; None trusts by kind alone.
+        ends_on_stdin_close: Whether the program ends by itself when its stdin is closed.
+        busy_prompt: What becomes of a second prompt while a turn runs. avenor never sends one; for the reference.
+        mcp: Which kinds of MCP servers can be handed to it.
+        failures: Signs of a turn that failed, of agents that call it an end.
+        authenticate: The authentication method to call when the agent wants a login although it may have one.
+        usage_of_session: Names of agents (regular expressions) that tell what their session has used so far, where
+            others tell what the turn has.
+        resume_by: Which call restores a session of an agent that has both: `resume` is quick, `load` tells the past of
+            the session, which proves that there is one.
+        resume_not_while: A file below the home, as a glob: where it is there, the session is loaded in the next minute
+            only, since now that would destroy it. `{minute}` is the time as 2026-11-30T00-22 (UTC), `{session8}` the
+            first eight characters of the session's id. Of agents that write over a session which is loaded in the
+            minute in which it was made.
+        replay_quiet_seconds: How long no update may come after `session/load` has been answered before the replay
+            counts as over; some agents replay on after their answer, and nothing marks the end.
+        silent_when_model_fails: Whether the agent says nothing while its model fails; then a progress timeout is
+            the only way to notice.
+    """
+
+    name: str = ""
+    adapter: Adapter = "acp"
+    argv: Sequence[str] = ()
+    argv_agent: Sequence[str] = ()
+    argv_model: Sequence[str] = ()
+    argv_thinking: Sequence[str] = ()
+    argv_script: Sequence[str] = ()
+    version_argv: Sequence[str] = ()
+    install: str
+    note: str = ""
+    env: Mapping[str, str] = {}
+    env_model: Mapping[str, str] = {}
+    secrets: Sequence[str] = ()
+    settings: Mapping[SettingKind, SettingNames] = {}
+    asking_agent: str | Sequence[str] | None = None
+    trusted_options: frozenset[str] | None = None
+    ends_on_stdin_close: bool = True
+    busy_prompt: Literal["queued", "cancels", "refused", "steers", "lost", "unknown"] = "unknown"
+    mcp: Sequence[Literal["stdio", "http", "sse"]] = ()
+    failures: Sequence[FailureSign] = ()
+    authenticate: str = ""
+    usage_of_session: Sequence[str] = ()
+    resume_by: Literal["resume", "load"] = "resume"
+    resume_not_while: str = ""
+    replay_quiet_seconds: float = 0.25
+    silent_when_model_fails: bool = False
+
+    @property
+    def setting_names(self) -> Mapping[str, SettingNames]:
+        """How all settings are named."""
+        return {kind: self.settings.get(kind, usual) for kind, usual in SETTINGS.items()}
+
+    @property
+    def asking_agents(self) -> Sequence[str]:
+        """The agents (modes) in which it asks, the best first."""
+        if self.asking_agent is None:
+            return ()
+        return (self.asking_agent,) if isinstance(self.asking_agent, str) else self.asking_agent
+
+    def command(self, params: OpenParams) -> list[str]:
+        """The program line of a session.
+
+        Raises:
+            InvalidParams: It has to be given, and was not.
+        """
+        if not self.argv:
+            if not params.command:
+                raise InvalidParams(f"backend {self.name} needs agent_command", data={"field": "agent_command"})
+            return list(params.command)
+        values = _values(params)
+        words = [*self.argv]
+        for kind, more in (
+            ("agent", self.argv_agent),
+            ("model", self.argv_model),
+            ("thinking", self.argv_thinking),
+            ("script", self.argv_script),
+        ):
+            if values[kind]:
+                words += more
+        return [_filled(word, values) for word in words]
+
+    def environment(self, params: OpenParams) -> dict[str, str]:
+        """The whole environment of an agent."""
+        values = _values(params)
+        ours = {name: _filled(value, values) for name, value in self.env.items()}
+        if params.model is not None:
+            chosen = {name: _filled(value, values) for name, value in self.env_model.items()}
+        else:
+            chosen = {}
+        fresh = {name: secrets.token_urlsafe(32) for name in self.secrets}
+        return {**ours, **params.env, **chosen, **fresh}
 
 
-def _given(params: OpenParams) -> Sequence[str]:
-    if not params.command:
-        raise InvalidParams("backend acp needs agent_command", data={"field": "agent_command"})
-    return params.command
+def builtin_names() -> list[str]:
+    """The names of the profiles that come with avenor, the default first, `acp` and `scripted` last."""
+    names = sorted(path.stem for path in _BUILTIN.glob("*.toml"))
+    return sorted(names, key=lambda name: (name in ("acp", "scripted"), name != "opencode-acp"))
 
 
-def _scripted(params: OpenParams) -> Sequence[str]:
-    script = ["--script", params.script] if params.script is not None else []
-    return [sys.executable, "-m", "avenor.runtimes.scripted", *script]
+def builtin(name: str) -> Profile:
+    """One of the profiles that come with avenor."""
+    return load_profile(_BUILTIN / f"{name}.toml")
 
 
-PROFILES: Final[Mapping[str, Profile]] = {
-    profile.name: profile
-    for profile in (
-        Profile(
-            name="opencode-acp",
-            argv=_opencode,
-            install="npm install -g opencode-ai",
-            # It serves its whole API on a loopback port, open to every local user unless this is set.
-            env_secrets={"OPENCODE_SERVER_PASSWORD": _random_password},
-            settings=SETTINGS,
-            trusted_option_ids=frozenset({"once"}),
-            silent_when_model_fails=True,
-        ),
-        Profile(
-            name="acp",
-            argv=_given,
-            install="check --agent-command and the PATH",
-            settings=SETTINGS,
-        ),
-        Profile(
-            name="scripted",
-            argv=_scripted,
-            install="it is part of avenor: reinstall avenor",
-            settings=SETTINGS,
-        ),
-    )
-}
+def load_profile(path: Path) -> Profile:
+    """The profile in a file.
+
+    Raises:
+        ConfigError: It cannot be read, or is no profile; the message says where and why.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        profile = msgspec.convert({**data, "name": path.stem}, Profile)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"backend profile {path}: {error}", data={"field": "backend", "path": str(path)}) from error
+    return profile
 
 
 def split_command(text: str) -> list[str]:
@@ -124,3 +218,19 @@ def split_command(text: str) -> list[str]:
     if not words:
         raise InvalidParams("agent_command is empty: name a program", data={"field": "agent_command"})
     return words
+
+
+def _values(params: OpenParams) -> dict[str, str]:
+    return {
+        "python": sys.executable,
+        "agent": params.agent or "",
+        "model": params.model or "",
+        "thinking": params.thinking or "",
+        "script": params.script or "",
+    }
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(f"{{{name}}}", value)
+    return word

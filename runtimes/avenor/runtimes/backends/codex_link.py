@@ -1,0 +1,122 @@
+"""The running program behind a codex session: its wire, its stderr, and its end. What is said is the session's."""
+
+from collections.abc import Callable
+
+import msgspec
+import trio
+
+from avenor.host.ladder import Graces, StopResult
+from avenor.runtimes.backends.acp_wire import AcpWire, Handler
+from avenor.runtimes.backends.agent_process import AgentProcess
+from avenor.runtimes.backends.base import AgentExit, StderrTail
+
+# What a dead agent wrote is in the pipe already; only a child that inherited the pipe keeps it open for longer.
+DRAIN_SECONDS = 1.0
+FLUSH_SECONDS = 0.5  # For the last words (an interrupt) to get into the pipe before stdin is closed.
+
+
+class AgentLink:
+    """A started program and the tasks that serve it. Runs in `run`, ends by `close`.
+
+    codex takes our lines with the `jsonrpc` member that it leaves out itself.
+
+    Args:
+        process: Just started.
+        handler: Takes what the agent says.
+        tail: Filled from stderr.
+        on_stderr: Gets the lines of stderr that are let through.
+        on_gone: Called once when the agent has ended or closed its side; every unanswered call is answered after it.
+        ends_on_stdin_close: Whether closing its stdin is worth waiting for.
+    """
+
+    def __init__(
+        self,
+        process: AgentProcess,
+        handler: Handler,
+        *,
+        tail: StderrTail,
+        on_stderr: Callable[[str], None],
+        on_gone: Callable[[AgentExit], None],
+        ends_on_stdin_close: bool,
+    ) -> None:
+        self.wire = AcpWire(process, handler)
+        self._process = process
+        self._tail = tail
+        self._on_stderr = on_stderr
+        self._on_gone = on_gone
+        self._ends_on_stdin_close = ends_on_stdin_close
+        self._scope = trio.CancelScope()
+        self._exit: AgentExit | None = None
+        self._is_gone = trio.Event()
+        self._stop_lock = trio.Lock()
+        self._stop_result: StopResult | None = None
+
+    @property
+    def pid(self) -> int:
+        """The program's process id."""
+        return self._process.pid
+
+    async def run(self, session_tasks: Callable[[trio.Nursery], None], *, task_status: trio.TaskStatus[None]) -> None:
+        """Runs the program's tasks, and those that `session_tasks` starts in the nursery it is given, until `close`."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                process_ended, stderr_ended = trio.Event(), trio.Event()
+                nursery.start_soon(self.wire.read)
+                nursery.start_soon(self.wire.write)
+                nursery.start_soon(self._read_stderr, stderr_ended)
+                nursery.start_soon(self._watch, process_ended, stderr_ended)
+                session_tasks(nursery)
+                task_status.started()
+
+    async def wait_exited(self) -> AgentExit:
+        """Waits for the agent's end; see `base.Session.wait_exited`."""
+        await self._is_gone.wait()
+        assert self._exit is not None
+        return self._exit
+
+    async def close(self, graces: Graces) -> StopResult:
+        """Ends the program and all that it started; see `base.Session.close`."""
+        async with self._stop_lock:
+            if self._stop_result is None:
+                with trio.move_on_after(FLUSH_SECONDS):
+                    await self.wire.wait_flushed()
+                if not self._ends_on_stdin_close:
+                    graces = msgspec.structs.replace(graces, stdin_seconds=0.0)
+                self._stop_result = await self._process.stop(graces)
+                with trio.move_on_after(DRAIN_SECONDS):
+                    await self._is_gone.wait()
+                self._scope.cancel()
+        return self._stop_result
+
+    async def _read_stderr(self, ended: trio.Event) -> None:
+        await self._process.read_stderr(self._tail, self._on_stderr)
+        ended.set()
+
+    async def _watch(self, process_ended: trio.Event, stderr_ended: trio.Event) -> None:
+        """Notices the agent's end: its process is gone, or it has closed its side."""
+        returncode: int | None = None
+        either = trio.Event()
+
+        async def wait_process() -> None:
+            nonlocal returncode
+            returncode = await self._process.wait()
+            process_ended.set()
+            either.set()
+
+        async def wait_closed() -> None:
+            await self.wire.closed.wait()
+            either.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_process)
+            nursery.start_soon(wait_closed)
+            await either.wait()
+            with trio.move_on_after(DRAIN_SECONDS):
+                await process_ended.wait()
+                await self.wire.closed.wait()
+                await stderr_ended.wait()
+            nursery.cancel_scope.cancel()
+        self._exit = AgentExit(returncode=returncode, stderr_tail=self._tail.text())
+        self._is_gone.set()
+        self._on_gone(self._exit)
+        self.wire.give_up(self._exit)
