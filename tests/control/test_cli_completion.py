@@ -93,6 +93,11 @@ def flags(*names: str) -> set[str]:
         ("avenor control cancel rt_1 --so|", {"--socket"}),
         ("avenor control spawn --wait s|", {"session", "started"}),
         ("avenor control cancel |", NOTHING),
+        ("avenor watch ta|", {"task.md", "tall folder"}),
+        ("avenor watch --format |", {"plain", "json"}),
+        ("avenor watch --since-cursor ta|", {"task.md", "tall folder"}),
+        ("avenor await --until |", {"attention", "done"}),
+        ("avenor report a --output ta|", {"task.md", "tall folder"}),
         ("avenor answer ta|", {"task.md", "tall folder"}),
         ("avenor verify ta|", {"task.md", "tall folder"}),
         ("avenor verify a b --initial ta|", {"task.md", "tall folder"}),
@@ -114,6 +119,7 @@ def test_bash_completes_runtimes_from_the_live_socket(folder: Path, line: str) -
     with ScriptedServer(str(folder / "s"), {"list": _RUNTIMES}):
         assert bash("avenor", "control", "--socket", str(folder / "s"), *words[1:]) == {"rt_1", "rt_12"}
         assert bash("avenor", "control", "--socket", "=", str(folder / "s"), *words[1:]) == {"rt_1", "rt_12"}
+        assert bash("avenor", "await", "--socket", str(folder / "s"), "") == {"rt_1", "rt_12"}
     with ScriptedServer(os.environ["AVENOR_SOCKET"], {"list": _RUNTIMES}):
         assert bash("avenor", *words) == {"rt_1", "rt_12"}
         assert bash("avenor", *words[:-1], "rt_12") == {"rt_12"}

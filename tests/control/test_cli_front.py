@@ -89,7 +89,8 @@ def test_version_is_that_of_the_package(capfd: pytest.CaptureFixture[str]) -> No
     ("words", "closest"),
     [
         (["stabel"], "stable"),
-        (["watch"], None),
+        (["zebra"], None),
+        (["wacth"], "watch"),
         (["controll"], "control"),
         (["control", "lst"], "list"),
         (["runn"], "run"),

@@ -1,8 +1,21 @@
 """The commands of `avenor`, as data; those of `control` are in `control_table`."""
 
-from avenor.cli.control_table import CONTROL, LOG_LEVELS
+from avenor.cli.control_table import CONTROL, LOG_LEVELS, SOCKET
 from avenor.cli.run_flags import BACKENDS, SPEC_FLAGS
-from avenor.cli.table import BACKEND, CHOICE, COUNT, DIRECTORY, DURATION, FILE, SWITCH, TEXT, Argument, Command, Flag
+from avenor.cli.table import (
+    BACKEND,
+    CHOICE,
+    COUNT,
+    DIRECTORY,
+    DURATION,
+    FILE,
+    RUNTIME,
+    SWITCH,
+    TEXT,
+    Argument,
+    Command,
+    Flag,
+)
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -166,6 +179,125 @@ STABLE = Command(
     prints="nothing; its log is on stderr",
     exits=((0, "it was asked to stop, and did"), (1, "it could not start, or failed"), (2, "usage")),
 )
+WATCH = Command(
+    "watch",
+    "digest an event log, also while it is written",
+    arguments=(Argument("LOG", FILE, "the event log of a run", required=True),),
+    flags=(
+        Flag("--follow", SWITCH, "go on until the run has ended; waits for a log that is not there yet"),
+        Flag(
+            "--format",
+            CHOICE,
+            "lines of words, or the events themselves, one JSON object a line",
+            metavar="plain|json",
+            default="plain",
+            choices=("plain", "json"),
+        ),
+        Flag(
+            "--classify",
+            SWITCH,
+            "put MILESTONE, FINDING or ACTIVITY before each line; with json as its member `classify`",
+        ),
+        Flag("--accumulate", SWITCH, "join the chunks of a message: one line for each, when it has ended"),
+        Flag(
+            "--since-cursor",
+            FILE,
+            "begin where this file says that the last watch ended, and keep it up to date; it holds a byte offset",
+            metavar="FILE",
+        ),
+    ),
+    about=(
+        "A line is EVENT, the event's name, its session (- if there is none) and an excerpt of at most 120 characters. "
+        "MILESTONE are the start and end of a session, loop or team, the end of a phase, a permission request, a "
+        "retry, an error, the statuses waiting and done, and a completed `git commit`; FINDING is a message with "
+        "`[finding]`, a confidence of 60% or more, `failed test`, `correction needed` or `reviewer flagged`. What is "
+        "no event goes to stderr with its line's number. A log that was truncated or replaced is read from its "
+        "beginning."
+    ),
+    examples=(
+        "avenor watch --classify events.ndjson",
+        "avenor watch --follow --classify --accumulate events.ndjson | grep --line-buffered -v ^ACTIVITY",
+        "avenor watch --since-cursor seen --format json events.ndjson",
+    ),
+    prints="a line for each event, as soon as it is there",
+    exits=(
+        (0, "the log is read, or with --follow the run has ended"),
+        (1, "a file cannot be read or written"),
+        (2, "usage"),
+        (130, "interrupted"),
+        (141, "nobody reads the lines any more"),
+    ),
+)
+AWAIT = Command(
+    "await",
+    "wait until a run is done, or wants attention",
+    arguments=(Argument("TARGET", RUNTIME, "a runtime id, a run id or a label", required=True),),
+    flags=(
+        SOCKET,
+        Flag(
+            "--until",
+            CHOICE,
+            "attention: done, or a permission is pending; done: however many permissions are asked for",
+            metavar="attention|done",
+            default="attention",
+            choices=("attention", "done"),
+        ),
+        Flag("--timeout", DURATION, "wait at most so long; the run goes on", metavar="TIME", default="off"),
+        Flag("--print-output", SWITCH, "print the agent's final reply, complete, once the run is done"),
+        Flag("--json", SWITCH, "print the snapshot of the run; errors of the server as JSON too"),
+    ),
+    about=(
+        "A run is done when it has ended, or is parked and waits for another prompt. When the supervisor goes away, "
+        "the wait goes on with the next one on the same socket: as long as --timeout lasts, without it for a minute. "
+        "A run that is resumed after a crash is waited for as before."
+    ),
+    examples=(
+        "avenor await review-42",
+        "avenor await rt_1 --until done --timeout 30m --print-output",
+        "avenor await rt_1 --json | jq .permission",
+    ),
+    prints=(
+        "what it came to, in one line; with --print-output the agent's final reply instead, with --json the snapshot, "
+        "in which final_output is complete if --print-output is given too"
+    ),
+    exits=(
+        (0, "done"),
+        (2, "usage, or several runs have that label"),
+        (3, "lost: the run's process, the supervisor, or there is no such run"),
+        (10, "the run failed"),
+        (11, "the run timed out"),
+        (12, "the run was killed"),
+        (13, "the run is blocked: a person is needed"),
+        (14, "the run's budget is exhausted"),
+        (20, "a permission is pending"),
+        (124, "--timeout was over first"),
+        (130, "interrupted"),
+    ),
+)
+REPORT = Command(
+    "report",
+    "make a page of runs that have ended: time line, outcomes, permissions, cost",
+    arguments=(Argument("LOG", FILE, "the event log of a run", repeats=True, required=True),),
+    flags=(
+        Flag("--output", FILE, "write the page to this file; -o is short for it", metavar="FILE"),
+        Flag("--json", SWITCH, "print the figures: an array with an object for each log"),
+    ),
+    about=(
+        "The page needs no other file and no host. It has for each run the time line, what each phase and turn came "
+        "to, permissions and who answered them, retries, errors, tokens and cost, and what was waited for. A run that "
+        "has not ended is shown as far as it came."
+    ),
+    examples=(
+        "avenor report events.ndjson --output report.html",
+        "avenor report --json runs/*.ndjson | jq '.[].usage.total_tokens'",
+    ),
+    prints="nothing, or with --json the figures",
+    exits=(
+        (0, "the page is written, the figures are printed"),
+        (1, "a file cannot be read or written, or holds no event"),
+        (2, "usage"),
+    ),
+)
 ANSWER = Command(
     "answer",
     "answer a permission request that a run wrote to a file",
@@ -269,6 +401,73 @@ COMPLETION = Command(
     prints="the script",
     exits=((0, "done"), (2, "usage")),
 )
+MCP = Command(
+    "mcp",
+    "let an agent orchestrate others: an MCP server",
+    flags=(
+        Flag(
+            "--transport",
+            CHOICE,
+            "how the host talks to it",
+            metavar="stdio|http",
+            default="stdio",
+            choices=("stdio", "http"),
+        ),
+        Flag(
+            "--addr",
+            TEXT,
+            "where to listen with --transport http: on this machine only",
+            metavar="HOST:PORT",
+            default="127.0.0.1:3748",
+        ),
+        Flag(
+            "--auth-token-file",
+            FILE,
+            "a file with the bearer token that HTTP clients must have",
+            metavar="FILE",
+            default="$MCP_AUTH_TOKEN",
+        ),
+        Flag("--auth-token", TEXT, "the token itself, which every user of this machine can see", metavar="TOKEN"),
+        Flag(
+            "--supervisor-socket",
+            FILE,
+            "use the supervisor there",
+            metavar="PATH",
+            default="$AVENOR_SOCKET, else a private supervisor",
+        ),
+        Flag(
+            "--control-socket",
+            FILE,
+            "the socket of the private supervisor, which is started if it is not there",
+            metavar="PATH",
+            default="$XDG_RUNTIME_DIR/avenor/mcp.sock, else ~/.avenor/mcp.sock",
+        ),
+        Flag("--no-autostart", SWITCH, "start no supervisor; needs --supervisor-socket"),
+        Flag(
+            "--idle-timeout",
+            DURATION,
+            "stop the private supervisor when there was no live run and no client for so long; 0 is never",
+            metavar="TIME",
+            default="30m",
+        ),
+    ),
+    about=(
+        "Its tools spawn agents, wait for them, answer their permission requests and steer them; an agent needs no"
+        " other documentation. Runs go on when the host ends, and the next `avenor mcp` on the same socket finds "
+        "them. Needs the MCP SDK: pip install 'avenor[mcp]'."
+    ),
+    examples=(
+        "avenor mcp",
+        "avenor mcp --supervisor-socket /tmp/avenor-stable.sock --no-autostart",
+        "avenor mcp --transport http --addr 127.0.0.1:3748 --auth-token-file token.txt",
+    ),
+    prints="MCP messages, for the host, with --transport stdio; its log is on stderr",
+    exits=(
+        (0, "the host closed the connection"),
+        (1, "the SDK is not installed, or the address cannot be had"),
+        (2, "usage"),
+    ),
+)
 
 ROOT = Command(
     "",
@@ -282,5 +481,5 @@ ROOT = Command(
         "avenor control list",
     ),
     exits=((0, "done"), (2, "usage")),
-    commands=(RUN, STABLE, CONTROL, ANSWER, VERIFY, DOCTOR, COMPLETION),
+    commands=(RUN, STABLE, CONTROL, WATCH, AWAIT, REPORT, ANSWER, VERIFY, DOCTOR, MCP, COMPLETION),
 )

@@ -69,6 +69,14 @@ class EventView:
         """What is missing for the cursor to stand at the start of a line."""
         return self._end_text()
 
+    def detail(self, event: Event) -> str:
+        """What there is to say about an event besides its name, whatever its members are."""
+        describe = _DESCRIPTIONS.get(str(event.get("event", "")), _describe_other)
+        try:
+            return describe(self, event)[2]
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            return _describe_other(self, event)[2]  # not one of ours, or not of this version
+
     def title_of(self, event: Event) -> str:
         """The title of the tool call that an event is about; remembered from its first event."""
         key = (str(event.get("runtime_id", "")), str(event.get("toolCallId", "")))

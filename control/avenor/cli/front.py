@@ -58,6 +58,24 @@ def _stable(words: list[str]) -> int:
     return stable(words)
 
 
+def _watch(words: list[str]) -> int:
+    from avenor.cli.watch import watch
+
+    return watch(words)
+
+
+def _await(words: list[str]) -> int:
+    from avenor.cli.await_run import await_run
+
+    return await_run(words)
+
+
+def _report(words: list[str]) -> int:
+    from avenor.cli.report import report
+
+    return report(words)
+
+
 def _answer(words: list[str]) -> int:
     from avenor.cli.answer import answer
 
@@ -68,6 +86,12 @@ def _verify(words: list[str]) -> int:
     from avenor.cli.verify import verify
 
     return verify(words)
+
+
+def _mcp(words: list[str]) -> int:
+    from avenor.cli.mcp import mcp
+
+    return mcp(words)
 
 
 def _doctor(words: list[str]) -> int:
@@ -85,8 +109,12 @@ def _completion(words: list[str]) -> int:
 _ACTIONS: tuple[tuple[Command, Callable[[list[str]], int]], ...] = (
     (commands.RUN, _run),
     (commands.STABLE, _stable),
+    (commands.WATCH, _watch),
+    (commands.AWAIT, _await),
+    (commands.REPORT, _report),
     (commands.ANSWER, _answer),
     (commands.VERIFY, _verify),
     (commands.DOCTOR, _doctor),
+    (commands.MCP, _mcp),
     (commands.COMPLETION, _completion),
 )

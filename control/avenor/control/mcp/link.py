@@ -1,0 +1,71 @@
+"""One connection to the supervisor, kept for as long as the MCP server lives, and made again when it breaks.
+
+What was spawned over it is owned by it, so that there is only this one: every tool call uses it.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import trio
+
+from avenor.control.client import Client, open_client
+from avenor.protocol.errors import Unavailable
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def open_link(find: Callable[[], Awaitable[str]]) -> AsyncGenerator["Link"]:
+    """A link; nothing is connected before the first call.
+
+    Args:
+        find: Gives the supervisor's socket, and sees to it that a supervisor is there, each time one is needed.
+    """
+    async with trio.open_nursery() as nursery:
+        yield Link(find, nursery)
+        nursery.cancel_scope.cancel()
+
+
+class Link:
+    """Made by `open_link`, whose nursery holds the connection."""
+
+    def __init__(self, find: Callable[[], Awaitable[str]], nursery: trio.Nursery) -> None:
+        self._find = find
+        self._nursery = nursery
+        self._connecting = trio.Lock()
+        self._client: Client | None = None
+        self._leave = trio.Event()
+
+    async def ask(self, question: Callable[[Client], Awaitable[T]], *, again: bool = True) -> T:
+        """What the question comes to.
+
+        Args:
+            question: Calls on the client that it is given.
+            again: Whether it may be asked once more, over a new connection, if the first breaks meanwhile.
+
+        Raises:
+            Unavailable: There is no supervisor, or the connection broke. The call may have been carried out.
+            AvenorError: The supervisor refused.
+        """
+        client = await self._connected()
+        try:
+            return await question(client)
+        except Unavailable:
+            if not again or not client.wire.is_broken:
+                raise
+        return await question(await self._connected())
+
+    async def _connected(self) -> Client:
+        async with self._connecting:
+            if self._client is None or self._client.wire.is_broken:
+                self._leave.set()
+                self._leave = trio.Event()
+                client: Client = await self._nursery.start(self._hold, self._leave)
+                self._client = client
+            return self._client
+
+    async def _hold(self, leave: trio.Event, task_status: trio.TaskStatus[Client]) -> None:
+        async with open_client(await self._find()) as client:
+            task_status.started(client)
+            await leave.wait()

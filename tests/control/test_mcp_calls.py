@@ -1,0 +1,207 @@
+"""What the MCP tools make of a supervisor's answers, in virtual time."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from trio.testing import MockClock
+
+from avenor.control.mcp.calls import PROGRESS_SECONDS, SPAWN_SECONDS, UNSEEN_WAIT_SECONDS, Jockey
+from avenor.control.mcp.private import PrivateSupervisor
+from avenor.control.mcp.problems import problem_text
+from avenor.control.mcp.runs import choose, resuming_params
+from avenor.control.mcp.tools import BY_NAME
+from avenor.protocol.errors import (
+    BrokenError,
+    ConfigError,
+    InvalidParams,
+    LimitReached,
+    NoSuchRuntime,
+    Refused,
+    SpawnError,
+    Unsupported,
+)
+from avenor.protocol.snapshot import Snapshot
+from avenor.protocol.spec import Record, RunSpec
+from tests.control.mcp_kit import FakeClient
+
+WORKING = Snapshot(run_id="r", runtime_id="rt_1", status="running", phase="working", phase_label="tests")
+
+
+class Seen:
+    """A host that shows progress."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[float, str]] = []
+
+    async def report(self, seconds: float, text: str) -> None:
+        """Keep it."""
+        self.reports.append((seconds, text))
+
+
+async def call(client: FakeClient, name: str, seen: Seen | None = None, **arguments: Any) -> dict[str, Any]:
+    """The result of a tool."""
+    jockey = Jockey(client.link)
+    result = await jockey.call(BY_NAME[name], arguments, None if seen is None else seen.report)
+    found: dict[str, Any] = msgspec.to_builtins(result)
+    return found
+
+
+async def test_a_wait_tells_of_its_progress_until_the_run_is_settled(autojump_clock: MockClock) -> None:
+    """A host that shows progress waits as long as it takes."""
+    client, seen = FakeClient(WORKING), Seen()
+
+    async def finish() -> None:
+        await trio.sleep(3600 + PROGRESS_SECONDS / 2)
+        client.snapshots[0] = Snapshot(run_id="r", runtime_id="rt_1", status="idle", final_output="Ready.")
+        client.changed.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(finish)
+        result = await call(client, "avenor_result", seen, run_id="r")
+    assert result == {"ready": True, "status": "done", "output": "Ready."}
+    assert len(seen.reports) == 3600 / PROGRESS_SECONDS
+    assert [seconds for seconds, _ in seen.reports] == sorted(seconds for seconds, _ in seen.reports)
+    assert "working (tests)" in seen.reports[0][1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seconds"),
+    [({}, UNSEEN_WAIT_SECONDS), ({"timeout": "2m"}, 120), ({"timeout": 7}, 7), ({"timeout": "7"}, 7)],
+)
+async def test_a_wait_that_nobody_sees_ends_before_the_host_gives_it_up(
+    autojump_clock: MockClock, arguments: dict[str, Any], seconds: float
+) -> None:
+    """Unless a time was given."""
+    started = trio.current_time()
+    result = await call(FakeClient(WORKING), "avenor_result", run_id="r", **arguments)
+    assert result == {"ready": False, "status": "running", "output": None, "timed_out": True}
+    assert trio.current_time() - started == pytest.approx(seconds)
+
+
+async def test_a_look_that_does_not_wait_has_not_timed_out(autojump_clock: MockClock) -> None:
+    """Nothing was waited for."""
+    assert "timed_out" not in await call(FakeClient(WORKING), "avenor_result", run_id="r", wait=False)
+    assert trio.current_time() == 0
+
+
+async def test_a_spawn_that_has_to_wait_for_a_place_is_answered_all_the_same(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """With the ids of the run that waits."""
+    client = FakeClient()
+    started = await call(client, "avenor_spawn", repo_dir=str(tmp_path), prompt="x", label="late")
+    assert started == {"run_id": client.snapshots[0].run_id, "runtime_id": "rt_1", "label": "late"}
+    assert trio.current_time() == SPAWN_SECONDS
+    assert (await call(client, "avenor_status", run_id="late"))["status"] == "waiting"
+
+
+async def test_params_that_models_write_as_text_are_taken() -> None:
+    """ "true" for true, "5" for 5."""
+    assert not (await call(FakeClient(WORKING), "avenor_result", run_id="r", wait="false"))["ready"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ({}, "run_id"),
+        ({"run_id": "r", "wait": 3}, "wait"),
+        ({"run_id": "r", "x": 1}, "`x`"),
+        ({"run_id": "r", "timeout": "soon"}, "timeout"),
+    ],
+)
+async def test_params_that_do_not_fit_are_refused_by_name(arguments: dict[str, Any], word: str) -> None:
+    """And all that there are is told."""
+    with pytest.raises(InvalidParams, match=word):
+        await call(FakeClient(WORKING), "avenor_result", **arguments)
+
+
+def snapshots(*each: tuple[str, str, str]) -> list[Snapshot]:
+    """Snapshots of these run ids, labels and statuses, one started after the other."""
+    return [
+        Snapshot(run_id=run_id, runtime_id=f"rt_{n}", label=label, status=status, started_at=n)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        for n, (run_id, label, status) in enumerate(each, 1)
+    ]
+
+
+def test_a_label_means_the_only_live_run_else_the_newest() -> None:
+    """An ended run and its follow-up have the same one."""
+    runs = snapshots(("a", "x", "ended"), ("b", "x", "ended"), ("c", "y", "ended"))
+    assert choose(runs, "x").run_id == "b"
+    assert choose([*runs, *snapshots(("d", "x", "idle"))], "x").run_id == "d"
+    assert choose(runs, "rt_1").run_id == "a"
+    with pytest.raises(NoSuchRuntime) as caught:
+        choose(snapshots(("a", "x", "idle"), ("b", "x", "running")), "x")
+    assert caught.value.data["candidates"] == ["a", "b"]
+
+
+async def test_resuming_keeps_what_the_run_was_asked_to_do_but_not_its_files(tmp_path: Path) -> None:
+    """What a snapshot does not tell stands in the record beside the log."""
+    spec = RunSpec(prompt_file="/p", dir="/d", backend="acp", agent_command="agent", timeout=60.0, sentinel_file="/s")
+    record = Record(runtime_id="rt_1", run_id="r", spec=spec, prompt="x")
+    (tmp_path / "record.json").write_bytes(msgspec.json.encode(record))
+    ended = Snapshot(run_id="r", runtime_id="rt_1", status="ended", session_id="s", on_event=str(tmp_path / "e.ndjson"))
+    params = await resuming_params(ended, "next", "new")
+    assert (params.agent_command, params.timeout, params.dir) == ("agent", 60.0, "/d")
+    assert (params.prompt, params.prompt_file, params.resume, params.run_id) == ("next", None, "s", "new")
+    assert (params.sentinel_file, params.key) == (None, "new")
+
+
+async def test_resuming_does_without_a_record_that_is_another_runs_or_damaged(tmp_path: Path) -> None:
+    """The snapshot tells enough for the usual backends."""
+    ended = Snapshot(run_id="r", runtime_id="rt_1", status="ended", session_id="s", dir="/d", backend="opencode-acp")
+    for content in (b"{", msgspec.json.encode(Record(runtime_id="rt_1", run_id="other", spec=RunSpec(), prompt=""))):
+        (tmp_path / "record.json").write_bytes(content)
+        ended.on_event = str(tmp_path / "e.ndjson")
+        params = await resuming_params(ended, "next", "new")
+        assert (params.dir, params.backend, params.prompt) == ("/d", "opencode-acp", "next")
+
+
+async def test_what_has_no_session_to_go_on_with_is_refused() -> None:
+    """A team has many, and a run that never started has none."""
+    with pytest.raises(Unsupported, match="team"):
+        await resuming_params(Snapshot(run_id="r", status="ended", kind="team", session_id="s"), "x", "new")
+    with pytest.raises(Unsupported, match="before it had a session"):
+        await resuming_params(Snapshot(run_id="r", status="ended"), "x", "new")
+
+
+async def test_a_run_that_has_ended_takes_no_prompts_but_a_follow_up() -> None:
+    """And the refusal says so."""
+    client = FakeClient(Snapshot(run_id="r", runtime_id="rt_1", status="ended", outcome="DONE"))
+    for name in ("avenor_prompt", "avenor_interrupt"):
+        with pytest.raises(Refused, match="avenor_follow_up"):
+            await call(client, name, run_id="r", prompt="x")
+    assert await call(client, "avenor_cancel", run_id="r") == {"ok": True, "left": [], "status": "done"}
+
+
+async def test_a_private_supervisor_that_cannot_be_launched_is_a_spawn_error(tmp_path: Path) -> None:
+    """Its directory cannot be made."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpawnError, match="cannot start a supervisor"):
+        await PrivateSupervisor(str(tmp_path / "file" / "s.sock"), None).find()
+
+
+async def test_of_several_permissions_one_must_be_named() -> None:
+    """The refusal lists them."""
+    option: dict[str, Any] = {"tool": "t", "question": "q", "options": [], "resolver": "control"}
+    both = msgspec.convert(
+        {"run_id": "r", "status": "running", "permissions": [{"request_id": name, **option} for name in ("p1", "p2")]},
+        Snapshot,
+    )
+    with pytest.raises(InvalidParams) as caught:
+        await call(FakeClient(both), "avenor_answer_permission", run_id="r", option_id="once")
+    assert caught.value.data["candidates"] == ["p1", "p2"]
+
+
+def test_a_problem_tells_its_facts_once_and_what_to_do() -> None:
+    """As text that a model reads."""
+    mistakes = [{"file": "t.json", "path": "$.x", "message": "unknown"}, {"path": "$.y", "message": "wrong"}]
+    text = problem_text("avenor_spawn", ConfigError("two mistakes", data={"field": "f", "errors": mistakes}))
+    assert text == "avenor_spawn: two mistakes\nerrors: t.json $.x unknown; $.y wrong"
+    option = {"optionId": "once", "kind": "allow_once", "name": "Once"}
+    assert problem_text("t", InvalidParams("no", data={"options": [option]})) == "t: no\noptions: once"
+    assert "avenor_cancel" in problem_text("avenor_spawn", LimitReached("no place is free"))
+    assert "before you repeat it" in problem_text("avenor_prompt", BrokenError("it broke"))
+    assert "may succeed later" in problem_text("avenor_spawn", ConfigError("busy", retryable=True))
