@@ -224,3 +224,27 @@ def test_every_key_is_always_there() -> None:
         "outcome", "exit_code", "pid", "owner", "on_event", "sentinel_file", "final_output", "final_output_truncated",
         "parent_id", "children", "depth", "left_processes",
     } <= set(empty)  # fmt: skip
+
+
+def test_a_run_that_goes_on_in_a_new_process_starts_again_and_asks_nothing() -> None:
+    """Whoever ran a turn, or asked, is gone with the old process."""
+    resumed = ev.RunResumed(cut="a turn", goes_on="session ses_1")
+    state = fold(*START, ask("p1"), resumed)
+    assert (state.status, state.turn_state, state.pending_permission) == ("starting", "none", False)
+
+
+def test_a_parked_run_stays_parked_in_a_new_process() -> None:
+    """Its last turn's outcome stands."""
+    resumed = ev.RunResumed(cut="nothing", goes_on="parked")
+    state = fold(*START, ev.TurnEnd(stop_reason="end_turn"), resumed)
+    assert (state.status, state.outcome) == ("idle", "DONE")
+
+
+def test_what_a_run_will_come_to_and_its_new_processes_are_remembered() -> None:
+    """A supervisor asks for both when the process of the run was lost."""
+    kept = Fold(Snapshot())
+    kept.apply(ev.RunResumed(cut="nothing", goes_on="parked", ts=5))
+    kept.apply(ev.RunEnding(status="KILLED", exit_code=130, stop_reason="cancelled"))
+    assert kept.resumed_at == [5]
+    assert kept.ending is not None
+    assert kept.ending.status == "KILLED"
