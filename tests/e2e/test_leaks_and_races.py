@@ -224,6 +224,8 @@ def test_at_the_descriptor_limit_it_recovers(place: Place) -> None:
     crowd: list[Client] = []
     for _ in range(80):
         crowd.append(stable.connect())
+    # Until nobody waits to be let in, there are some left.
+    eventually_sync(lambda: len(os.listdir(f"/proc/{stable.process.pid}/fd")) == 64, WAIT_SECONDS)
     client = crowd[0]
     error = client.refusal("spawn", prompt="x", dir=str(place.work), backend="scripted")
     assert error["code"] == -32000, error

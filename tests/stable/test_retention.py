@@ -1,5 +1,6 @@
 """What is forgotten after a while, and what never is."""
 
+import errno
 import gc
 import os
 import shutil
@@ -20,6 +21,7 @@ from avenor.protocol.spec import Record, RunSpec
 from avenor.stable.identifiers import Identifiers
 from avenor.stable.loading import load_runtimes
 from avenor.stable.pruning import Gone, Pruner
+from avenor.stable.registry import Registry
 from avenor.stable.retention import retain
 from tests.helpers import eventually
 from tests.stable.kit import SPAWN, Client, FakeLauncher, FakeRuntime, Stable, open_stable
@@ -349,3 +351,19 @@ async def test_a_client_that_follows_everything_does_not_keep_what_is_pruned(tmp
             await stable.spawned(client)
             await board.wait_event("turn.start")
             assert board.events[-1]["runtime_id"] == "rt_3"
+
+
+async def test_a_supervisor_without_descriptors_is_not_ended_by_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be looked through now is told, and looked through the next time."""
+
+    def none_left(_path: Path, _pattern: str) -> list[Path]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    tmp_path.joinpath("state").mkdir()
+    pruner = Pruner(Registry(), Identifiers(tmp_path / "state"), tmp_path / "state")
+    monkeypatch.setattr(Path, "glob", none_left)
+    (told,) = await pruner.remove_left()
+    assert "Too many open files" in told
+    await retain(pruner, None)

@@ -5,6 +5,7 @@ cost its exit status: trio would then report a crash as success. The kernel does
 program that this process starts is started here. What is known is known for the whole process, as its children are.
 """
 
+import contextlib
 import os
 import signal
 from collections.abc import Sequence
@@ -53,7 +54,8 @@ class Children:
         with trio.open_signal_receiver(signal.SIGCHLD) as ended:
             task_status.started()
             async for _ in ended:
-                await self.reap_orphans()
+                with contextlib.suppress(OSError):  # no descriptor left to look with; the next end is another chance
+                    await self.reap_orphans()
 
 
 CHILDREN: Final = Children()

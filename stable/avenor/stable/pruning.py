@@ -104,7 +104,11 @@ class Pruner:
 
     def _remove_left(self) -> list[str]:
         problems: list[str] = []
-        for path in sorted(self._state_dir.glob(f"{_LEFT}*")):
+        try:
+            left = sorted(self._state_dir.glob(f"{_LEFT}*"))
+        except OSError as error:  # no descriptor left to look with
+            return [f"{self._state_dir} could not be looked through: {error}"]
+        for path in left:
             try:
                 shutil.rmtree(path)
             except OSError as error:

@@ -3,6 +3,7 @@
 The zygote is a convenience, never a need: while there is none, runtimes are started as plain processes.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -132,8 +133,9 @@ class ZygoteKeeper:
 
     def _clear_rehearsals(self) -> None:
         """Removes what a zygote that was killed has left; one that still rehearses has nobody to fork for."""
-        for left in self._log_path.parent.glob("rehearsal-*"):
-            shutil.rmtree(left, ignore_errors=True)
+        with contextlib.suppress(OSError):  # no descriptor left to look with; the next zygote's start looks again
+            for left in self._log_path.parent.glob("rehearsal-*"):
+                shutil.rmtree(left, ignore_errors=True)
 
     async def _follow(self, pid: int, control: socket.socket) -> None:
         self._control, self.pid = control, pid
