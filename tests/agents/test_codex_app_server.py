@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from avenor.host import tree
 from avenor.host.ladder import Graces
@@ -480,7 +481,7 @@ async def test_a_cancel_that_comes_at_once_is_not_lost(kit: CodexKit, tmp_path: 
             stops.append(await session.prompt(kit.talk_on()))
 
         nursery.start_soon(talk)
-        await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked()  # it is sent, and nothing has come back
         await session.cancel()
         await eventually(lambda: stops, seconds=TURN_SECONDS)
         assert (stops[0].stop_reason, stops[0].error) == ("cancelled", None)
