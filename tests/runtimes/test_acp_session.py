@@ -10,7 +10,7 @@ import trio.testing
 
 from avenor.host import tree
 from avenor.protocol import events
-from avenor.runtimes.backends import acp_questions, acp_session, acp_wire
+from avenor.runtimes.backends import acp_questions, acp_session, acp_wire, agent_link
 from avenor.runtimes.backends.base import AgentExit, OpenParams, PermissionAnswer, PermissionAsk, TurnStop
 from avenor.runtimes.backends.registry import get_backend
 from tests.helpers import eventually
@@ -138,7 +138,7 @@ turns()
 async def test_an_agent_that_never_reads_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What we owe it does not grow without bound: it counts as having closed its side."""
     monkeypatch.setattr(acp_wire, "OUTBOX_LIMIT_BYTES", 1 << 16)
-    monkeypatch.setattr(acp_session, "DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(agent_link, "DRAIN_SECONDS", 0.1)
     body = """
 start()
 p = expect("session/prompt")
@@ -496,7 +496,7 @@ async def test_a_child_that_holds_the_pipes_does_not_hide_the_death(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent's end is seen although a tool of its own keeps stdout and stderr open."""
-    monkeypatch.setattr(acp_session, "DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr(agent_link, "DRAIN_SECONDS", 0.2)
     body = """
 import subprocess
 p = expect("session/prompt")
@@ -512,7 +512,7 @@ async def test_an_agent_that_closes_its_output_and_runs_on_has_ended_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It can never answer, so waiting for it would be for ever."""
-    monkeypatch.setattr(acp_session, "DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr(agent_link, "DRAIN_SECONDS", 0.2)
     body = 'p = expect("session/prompt")\nos.close(1)\ntime.sleep(60)\n'
     async with opened(ACP, _params(tmp_path, "start()\n" + body), RecordingSink()) as session:
         stop = await session.prompt("x")

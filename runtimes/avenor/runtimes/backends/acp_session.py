@@ -26,6 +26,7 @@ from avenor.runtimes.backends.acp_turn import Heard, signs_of
 from avenor.runtimes.backends.acp_types import ConfigResult, Implementation, PromptResult
 from avenor.runtimes.backends.acp_usage import UsageMeter
 from avenor.runtimes.backends.acp_wire import AcpWire, AgentGone, Answer, CallFailed, LineTooLong
+from avenor.runtimes.backends.agent_link import AgentLink
 from avenor.runtimes.backends.agent_process import AgentProcess
 from avenor.runtimes.backends.agent_text import Gate, clean
 from avenor.runtimes.backends.base import (
@@ -40,9 +41,6 @@ from avenor.runtimes.backends.base import (
 )
 from avenor.runtimes.backends.profiles import FailureSign, Profile
 
-# What a dead agent wrote is in the pipe already; only a child that inherited the pipe keeps it open for longer.
-DRAIN_SECONDS = 1.0
-FLUSH_SECONDS = 0.5  # For the last words (a cancel) to get into the pipe before stdin is closed.
 HELD_LIMIT = 4096  # Updates before the session is open; an agent that sends more has them told early.
 KNOWN_TOOLS_LIMIT = 1024  # Tool calls of one turn that a question may refer to by id.
 REPLAY_LIMIT_SECONDS = 10.0
@@ -70,11 +68,17 @@ class AcpSession:
 
     def __init__(self, profile: Profile, process: AgentProcess, params: OpenParams, sink: SessionSink) -> None:
         self._profile = profile
-        self._process = process
         self._sink = sink
         self._tail = params.stderr_tail
         self._wire = AcpWire(process, self)
-        self._scope = trio.CancelScope()
+        self._link = AgentLink(
+            process,
+            self._wire,
+            tail=params.stderr_tail,
+            on_stderr=lambda text: sink.emit(events.AgentStderr(text=text)),
+            on_gone=self._take_exit,
+            ends_on_stdin_close=profile.ends_on_stdin_close,
+        )
         self._turn: _Turn | None = None
         self._questions = Questions(self._wire, sink, profile, self._note_answer)
         self._tools: dict[str, KnownTool] = {}
@@ -86,10 +90,6 @@ class AcpSession:
         self._replayed_at = 0.0
         self._meter = UsageMeter(is_resumed=params.resume is not None)
         self._signs: list[FailureSign] = []
-        self._exit: AgentExit | None = None
-        self._is_gone = trio.Event()
-        self._stop_lock = trio.Lock()
-        self._stop_result: StopResult | None = None
         self._is_closing = False
         self.offers = Offers(profile.setting_names)
         self.session_id = ""
@@ -100,7 +100,7 @@ class AcpSession:
     @property
     def agent_pid(self) -> int:
         """The process id of the agent's program."""
-        return self._process.pid
+        return self._link.pid
 
     @property
     def agent(self) -> str | None:
@@ -325,77 +325,28 @@ class AcpSession:
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Runs the session's tasks until `close`."""
-        with self._scope:
-            async with trio.open_nursery() as nursery:
-                process_ended, stderr_ended = trio.Event(), trio.Event()
-                nursery.start_soon(self._wire.read)
-                nursery.start_soon(self._wire.write)
-                nursery.start_soon(self._read_stderr, stderr_ended)
-                nursery.start_soon(self._release_when_open)
-                nursery.start_soon(self._questions.ask_in_order, nursery)
-                nursery.start_soon(self._watch, process_ended, stderr_ended)
-                task_status.started()
+
+        def start_ours(nursery: trio.Nursery) -> None:
+            nursery.start_soon(self._release_when_open)
+            nursery.start_soon(self._questions.ask_in_order, nursery)
+
+        await self._link.run(start_ours, task_status=task_status)
 
     async def _release_when_open(self) -> None:
         await self._is_open.wait()
         self._release()
 
-    async def _read_stderr(self, ended: trio.Event) -> None:
-        await self._process.read_stderr(self._tail, lambda text: self._sink.emit(events.AgentStderr(text=text)))
-        ended.set()
-
     # The end
 
-    async def _watch(self, process_ended: trio.Event, stderr_ended: trio.Event) -> None:
-        """Notices the agent's end: its process is gone, or it has closed its side."""
-        returncode: int | None = None
-
-        async def wait_process(either: trio.Event) -> None:
-            nonlocal returncode
-            returncode = await self._process.wait()
-            process_ended.set()
-            either.set()
-
-        async def wait_closed(either: trio.Event) -> None:
-            await self._wire.closed.wait()
-            either.set()
-
-        either = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait_process, either)
-            nursery.start_soon(wait_closed, either)
-            await either.wait()
-            with trio.move_on_after(DRAIN_SECONDS):
-                await process_ended.wait()
-                await self._wire.closed.wait()
-                await stderr_ended.wait()
-            nursery.cancel_scope.cancel()
-        self._exit = AgentExit(returncode=returncode, stderr_tail=self._tail.text())
-        self._is_gone.set()
+    def _take_exit(self, _agent_exit: AgentExit) -> None:
         self._questions.withdraw_all()
-        self._wire.give_up(self._exit)
 
     async def wait_exited(self) -> AgentExit:
         """Waits for the agent's end; see `base.Session.wait_exited`."""
-        await self._is_gone.wait()
-        assert self._exit is not None
-        return self._exit
+        return await self._link.wait_exited()
 
     async def close(self, graces: Graces) -> StopResult:
         """Ends the agent and all that it started; see `base.Session.close`."""
         self._is_closing = True
         self._questions.withdraw_all()
-        async with self._stop_lock:
-            if self._stop_result is None:
-                with trio.move_on_after(FLUSH_SECONDS):
-                    await self._wire.wait_flushed()
-                self._stop_result = await self._process.stop(self._graces(graces))
-                with trio.move_on_after(DRAIN_SECONDS):
-                    await self._is_gone.wait()
-                self._scope.cancel()
-        return self._stop_result
-
-    def _graces(self, graces: Graces) -> Graces:
-        if self._profile.ends_on_stdin_close:
-            return graces
-        return msgspec.structs.replace(graces, stdin_seconds=0.0)
+        return await self._link.close(graces)

@@ -22,7 +22,8 @@ from avenor.protocol.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorObject
 from avenor.protocol.events import Event
 from avenor.protocol.peer import IncomingNotification, IncomingRequest
 from avenor.runtimes.backends.acp_errors import classify
-from avenor.runtimes.backends.acp_wire import AgentGone, Answer, CallFailed, LineTooLong
+from avenor.runtimes.backends.acp_wire import AcpWire, AgentGone, Answer, CallFailed, LineTooLong
+from avenor.runtimes.backends.agent_link import AgentLink
 from avenor.runtimes.backends.agent_process import AgentProcess
 from avenor.runtimes.backends.agent_text import Gate, clean
 from avenor.runtimes.backends.base import (
@@ -37,7 +38,6 @@ from avenor.runtimes.backends.base import (
 from avenor.runtimes.backends.codex_asking import OpenQuestions
 from avenor.runtimes.backends.codex_errors import turn_error
 from avenor.runtimes.backends.codex_items import ItemReader, verbatim
-from avenor.runtimes.backends.codex_link import AgentLink
 from avenor.runtimes.backends.codex_modes import mode_name
 from avenor.runtimes.backends.codex_questions import ENDS_TURN, KnownItem, read_question
 from avenor.runtimes.backends.codex_types import (
@@ -94,15 +94,16 @@ class CodexSession:
         self._profile = profile
         self._sink = sink
         self._tail = params.stderr_tail
+        # codex takes our lines with the `jsonrpc` member that it leaves out itself.
+        self._wire = AcpWire(process, self)
         self._link = AgentLink(
             process,
-            self,
+            self._wire,
             tail=params.stderr_tail,
             on_stderr=lambda text: sink.emit(events.AgentStderr(text=text)),
             on_gone=self._take_exit,
             ends_on_stdin_close=profile.ends_on_stdin_close,
         )
-        self._wire = self._link.wire
         self._turn: _Turn | None = None
         self._active_turn: str | None = None  # what runs in the thread, by codex's notifications
         self._questions = OpenQuestions(sink, self._take_answer)

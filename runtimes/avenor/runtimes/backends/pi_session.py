@@ -18,6 +18,7 @@ from avenor.protocol.events import Event
 from avenor.runtimes.backends import pi_permissions
 from avenor.runtimes.backends.acp_errors import classify
 from avenor.runtimes.backends.acp_wire import AgentGone, LineTooLong
+from avenor.runtimes.backends.agent_link import AgentLink
 from avenor.runtimes.backends.agent_process import AgentProcess
 from avenor.runtimes.backends.agent_text import Gate, clean
 from avenor.runtimes.backends.base import (
@@ -36,9 +37,6 @@ from avenor.runtimes.backends.pi_types import Accepted, Record, Response, State,
 from avenor.runtimes.backends.pi_wire import Answer, CommandFailed, PiWire
 from avenor.runtimes.backends.profiles import Profile
 
-# What a dead agent wrote is in the pipe already; only a child that inherited the pipe keeps it open for longer.
-DRAIN_SECONDS = 1.0
-FLUSH_SECONDS = 0.5  # For the last words (an abort) to get into the pipe before stdin is closed.
 HELD_LIMIT = 4096  # Events before the session is open; a pi that sends more has them told early.
 QUESTIONS_LIMIT = 256  # Open at once; further ones are answered as cancelled.
 STATE_SECONDS = 0.05  # Until pi is asked again, when it is not idle and has not said why.
@@ -80,11 +78,17 @@ class PiSession:
 
     def __init__(self, profile: Profile, process: AgentProcess, params: OpenParams, sink: SessionSink) -> None:
         self._profile = profile
-        self._process = process
         self._sink = sink
         self._tail = params.stderr_tail
         self._wire = PiWire(process, self)
-        self._scope = trio.CancelScope()
+        self._link = AgentLink(
+            process,
+            self._wire,
+            tail=params.stderr_tail,
+            on_stderr=lambda text: sink.emit(events.AgentStderr(text=text)),
+            on_gone=self._take_exit,
+            ends_on_stdin_close=profile.ends_on_stdin_close,
+        )
         self._events = PiEvents()
         self._turn: _Turn | None = None
         self._questions: dict[str, _Question] = {}
@@ -93,10 +97,6 @@ class PiSession:
         self._noise_gate = Gate()
         self._held: list[Event] | None = []
         self._is_open = trio.Event()
-        self._exit: AgentExit | None = None
-        self._is_gone = trio.Event()
-        self._stop_lock = trio.Lock()
-        self._stop_result: StopResult | None = None
         self._is_closing = False
         self.session_id = ""
         self.agent_version: str | None = None
@@ -109,7 +109,7 @@ class PiSession:
     @property
     def agent_pid(self) -> int:
         """The process id of the agent's program."""
-        return self._process.pid
+        return self._link.pid
 
     # Turns
 
@@ -299,83 +299,34 @@ class PiSession:
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Runs the session's tasks until `close`."""
-        with self._scope:
-            async with trio.open_nursery() as nursery:
-                process_ended, stderr_ended = trio.Event(), trio.Event()
-                nursery.start_soon(self._wire.read)
-                nursery.start_soon(self._wire.write)
-                nursery.start_soon(self._read_stderr, stderr_ended)
-                nursery.start_soon(self._release_when_open)
-                nursery.start_soon(self._ask_in_order, nursery)
-                nursery.start_soon(self._ask_states_later)
-                nursery.start_soon(self._watch, process_ended, stderr_ended)
-                task_status.started()
+
+        def start_ours(nursery: trio.Nursery) -> None:
+            nursery.start_soon(self._release_when_open)
+            nursery.start_soon(self._ask_in_order, nursery)
+            nursery.start_soon(self._ask_states_later)
+
+        await self._link.run(start_ours, task_status=task_status)
 
     async def _release_when_open(self) -> None:
         await self._is_open.wait()
         self._release()
 
-    async def _read_stderr(self, ended: trio.Event) -> None:
-        await self._process.read_stderr(self._tail, lambda text: self._sink.emit(events.AgentStderr(text=text)))
-        ended.set()
-
     # The end
 
-    async def _watch(self, process_ended: trio.Event, stderr_ended: trio.Event) -> None:
-        """Notices pi's end: its process is gone, or it has closed its side."""
-        returncode: int | None = None
-
-        async def wait_process(either: trio.Event) -> None:
-            nonlocal returncode
-            returncode = await self._process.wait()
-            process_ended.set()
-            either.set()
-
-        async def wait_closed(either: trio.Event) -> None:
-            await self._wire.closed.wait()
-            either.set()
-
-        either = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait_process, either)
-            nursery.start_soon(wait_closed, either)
-            await either.wait()
-            with trio.move_on_after(DRAIN_SECONDS):
-                await process_ended.wait()
-                await self._wire.closed.wait()
-                await stderr_ended.wait()
-            nursery.cancel_scope.cancel()
-        self._exit = AgentExit(returncode=returncode, stderr_tail=self._tail.text())
-        self._is_gone.set()
+    def _take_exit(self, agent_exit: AgentExit) -> None:
         self._withdraw_questions()
-        self._wire.give_up(self._exit)
         if self._turn is not None:
-            self._end_turn(self._turn, self._judge_fault(AgentGone(self._exit)))
+            self._end_turn(self._turn, self._judge_fault(AgentGone(agent_exit)))
 
     async def wait_exited(self) -> AgentExit:
         """Waits for the agent's end; see `base.Session.wait_exited`."""
-        await self._is_gone.wait()
-        assert self._exit is not None
-        return self._exit
+        return await self._link.wait_exited()
 
     async def close(self, graces: Graces) -> StopResult:
         """Ends the agent and all that it started; see `base.Session.close`."""
         self._is_closing = True
         self._withdraw_questions()
-        async with self._stop_lock:
-            if self._stop_result is None:
-                with trio.move_on_after(FLUSH_SECONDS):
-                    await self._wire.wait_flushed()
-                self._stop_result = await self._process.stop(self._graces(graces))
-                with trio.move_on_after(DRAIN_SECONDS):
-                    await self._is_gone.wait()
-                self._scope.cancel()
-        return self._stop_result
-
-    def _graces(self, graces: Graces) -> Graces:
-        if self._profile.ends_on_stdin_close:
-            return graces
-        return msgspec.structs.replace(graces, stdin_seconds=0.0)
+        return await self._link.close(graces)
 
 
 def _disposition(answer: Raw) -> str:

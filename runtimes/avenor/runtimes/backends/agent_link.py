@@ -1,45 +1,68 @@
-"""The running program behind a codex session: its wire, its stderr, and its end. What is said is the session's."""
+"""The running program behind a session: its wire, its stderr, and its end. What is said is the session's."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 import trio
 
 from avenor.host.ladder import Graces, StopResult
-from avenor.runtimes.backends.acp_wire import AcpWire, Handler
 from avenor.runtimes.backends.agent_process import AgentProcess
 from avenor.runtimes.backends.base import AgentExit, StderrTail
 
 # What a dead agent wrote is in the pipe already; only a child that inherited the pipe keeps it open for longer.
 DRAIN_SECONDS = 1.0
-FLUSH_SECONDS = 0.5  # For the last words (an interrupt) to get into the pipe before stdin is closed.
+FLUSH_SECONDS = 0.5  # For the last words (a cancel) to get into the pipe before stdin is closed.
+
+
+class Wire(Protocol):
+    """What a link needs of the connection over a program's stdin and stdout."""
+
+    @property
+    def closed(self) -> trio.Event:
+        """Set when the program has closed its stdout, or does not take what we write."""
+        ...
+
+    async def read(self) -> None:
+        """Reads and dispatches until the program closes its stdout."""
+        ...
+
+    async def write(self) -> None:
+        """Writes what is to be written until the program takes no more."""
+        ...
+
+    async def wait_flushed(self) -> None:
+        """Waits until everything has been handed to the system, or cannot be."""
+        ...
+
+    def give_up(self, agent_exit: AgentExit) -> None:
+        """Answers every call, and those to come, with the program's end."""
+        ...
 
 
 class AgentLink:
     """A started program and the tasks that serve it. Runs in `run`, ends by `close`.
 
-    codex takes our lines with the `jsonrpc` member that it leaves out itself.
-
     Args:
         process: Just started.
-        handler: Takes what the agent says.
+        wire: The connection to it.
         tail: Filled from stderr.
         on_stderr: Gets the lines of stderr that are let through.
-        on_gone: Called once when the agent has ended or closed its side; every unanswered call is answered after it.
+        on_gone: Called once when the agent has ended or closed its side, and every unanswered call is answered.
         ends_on_stdin_close: Whether closing its stdin is worth waiting for.
     """
 
     def __init__(
         self,
         process: AgentProcess,
-        handler: Handler,
+        wire: Wire,
         *,
         tail: StderrTail,
         on_stderr: Callable[[str], None],
         on_gone: Callable[[AgentExit], None],
         ends_on_stdin_close: bool,
     ) -> None:
-        self.wire = AcpWire(process, handler)
+        self._wire = wire
         self._process = process
         self._tail = tail
         self._on_stderr = on_stderr
@@ -61,8 +84,8 @@ class AgentLink:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 process_ended, stderr_ended = trio.Event(), trio.Event()
-                nursery.start_soon(self.wire.read)
-                nursery.start_soon(self.wire.write)
+                nursery.start_soon(self._wire.read)
+                nursery.start_soon(self._wire.write)
                 nursery.start_soon(self._read_stderr, stderr_ended)
                 nursery.start_soon(self._watch, process_ended, stderr_ended)
                 session_tasks(nursery)
@@ -79,7 +102,7 @@ class AgentLink:
         async with self._stop_lock:
             if self._stop_result is None:
                 with trio.move_on_after(FLUSH_SECONDS):
-                    await self.wire.wait_flushed()
+                    await self._wire.wait_flushed()
                 if not self._ends_on_stdin_close:
                     graces = msgspec.structs.replace(graces, stdin_seconds=0.0)
                 self._stop_result = await self._process.stop(graces)
@@ -104,7 +127,7 @@ class AgentLink:
             either.set()
 
         async def wait_closed() -> None:
-            await self.wire.closed.wait()
+            await self._wire.closed.wait()
             either.set()
 
         async with trio.open_nursery() as nursery:
@@ -113,10 +136,10 @@ class AgentLink:
             await either.wait()
             with trio.move_on_after(DRAIN_SECONDS):
                 await process_ended.wait()
-                await self.wire.closed.wait()
+                await self._wire.closed.wait()
                 await stderr_ended.wait()
             nursery.cancel_scope.cancel()
         self._exit = AgentExit(returncode=returncode, stderr_tail=self._tail.text())
         self._is_gone.set()
+        self._wire.give_up(self._exit)
         self._on_gone(self._exit)
-        self.wire.give_up(self._exit)
