@@ -10,7 +10,7 @@ import trio.testing
 
 from avenor.host import tree
 from avenor.protocol import events
-from avenor.runtimes.backends import acp_questions, acp_session, acp_wire, agent_link
+from avenor.runtimes.backends import acp_questions, acp_session, agent_link, line_wire
 from avenor.runtimes.backends.base import AgentExit, OpenParams, PermissionAnswer, PermissionAsk, TurnStop
 from avenor.runtimes.backends.registry import get_backend
 from tests.helpers import eventually
@@ -83,7 +83,7 @@ async def test_a_line_over_the_limit_ends_the_turn_with_a_named_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have been the answer. The agent is told to stop, and the next turn works."""
-    monkeypatch.setattr(acp_wire, "LINE_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(line_wire, "LINE_LIMIT_BYTES", 1 << 20)
     body = """
 start()
 p = expect("session/prompt")
@@ -137,7 +137,7 @@ turns()
 
 async def test_an_agent_that_never_reads_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What we owe it does not grow without bound: it counts as having closed its side."""
-    monkeypatch.setattr(acp_wire, "OUTBOX_LIMIT_BYTES", 1 << 16)
+    monkeypatch.setattr(line_wire, "OUTBOX_LIMIT_BYTES", 1 << 16)
     monkeypatch.setattr(agent_link, "DRAIN_SECONDS", 0.1)
     body = """
 start()

@@ -9,9 +9,9 @@ import trio
 
 from avenor.protocol import events
 from avenor.protocol.errors import LocalProtocolError
-from avenor.runtimes.backends.acp_wire import LINE_LIMIT_BYTES
 from avenor.runtimes.backends.base import PermissionAnswer, PermissionAsk, TurnStop
 from avenor.runtimes.backends.codex_asking import QUESTIONS_LIMIT
+from avenor.runtimes.backends.line_wire import LINE_LIMIT_BYTES
 from tests.helpers import eventually
 from tests.runtimes.agent_kit import GRACES, TURN_SECONDS, RecordingSink, never, opened, picks
 from tests.runtimes.codex_kit import STARTED, completed, doing, heard, small_codex, thread, told

@@ -276,7 +276,7 @@ async def test_a_prompt_that_an_extension_handles_has_an_end(tmp_path: Path) -> 
 
 async def test_a_line_over_the_limit_ends_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have been the turn's end; pi is told to stop, and the session goes on."""
-    monkeypatch.setattr("avenor.runtimes.backends.pi_wire.LINE_LIMIT_BYTES", 4000)
+    monkeypatch.setattr("avenor.runtimes.backends.line_wire.LINE_LIMIT_BYTES", 4000)
     backend = make_backend(tmp_path, prompts=[[*_BEGIN, delta("x" * 5000)], [*_BEGIN, message_end("stop"), *_END]])
     async with opened(backend, make_params(tmp_path), RecordingSink()) as session:
         stop = await session.prompt("hello")

@@ -1,10 +1,8 @@
 """The wire to one ACP agent: reads its lines, writes ours, matches answers to calls.
 
-The reader never waits for the writer, so that an agent that writes without reading cannot bring both to a halt: what
-is to be written goes to an outbox, which a task of its own empties. What a message means is the handler's.
+What a message means is the handler's.
 """
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -13,7 +11,7 @@ import trio
 from msgspec import Raw
 
 from avenor.protocol.errors import ErrorObject, RuntimeFailure
-from avenor.protocol.framing import LineSplitter, Oversized
+from avenor.protocol.framing import Oversized
 from avenor.protocol.peer import (
     IncomingError,
     IncomingNotification,
@@ -24,12 +22,11 @@ from avenor.protocol.peer import (
     RequestId,
     Stray,
 )
-from avenor.runtimes.backends.agent_process import READ_BYTES, AgentProcess
+from avenor.runtimes.backends import line_wire
+from avenor.runtimes.backends.agent_process import AgentProcess
 from avenor.runtimes.backends.agent_text import without_escapes
 from avenor.runtimes.backends.base import AgentExit
-
-LINE_LIMIT_BYTES = 64 * 1024 * 1024  # The contract's limit for a line of an agent (part 9).
-OUTBOX_LIMIT_BYTES = 16 * 1024 * 1024  # Unread answers of ours; an agent behind by this much does not read at all.
+from avenor.runtimes.backends.line_wire import LineWire
 
 
 class CallFailed(Exception):
@@ -57,7 +54,7 @@ class LineTooLong(RuntimeFailure):
     reason = "line_too_long"
 
     def __init__(self) -> None:
-        super().__init__(f"the agent sent a line of more than {LINE_LIMIT_BYTES // 2**20} MiB")
+        super().__init__(f"the agent sent a line of more than {line_wire.LINE_LIMIT_BYTES // 2**20} MiB")
 
 
 Answer = Raw | CallFailed | AgentGone | LineTooLong
@@ -87,58 +84,15 @@ class Handler(Protocol):
         ...
 
 
-class AcpWire:
-    """The JSON-RPC connection over an agent's stdin and stdout.
-
-    Attributes:
-        closed: Set when the agent has closed its stdout, or does not take what we write.
-    """
+class AcpWire(LineWire):
+    """The JSON-RPC connection over an agent's stdin and stdout."""
 
     def __init__(self, process: AgentProcess, handler: Handler) -> None:
-        self._process = process
+        super().__init__(process, handler.batch, self._take)
         self._handler = handler
         self._peer = Peer()
         self._waiting: dict[int, tuple[str, Callable[[Answer], None]]] = {}
-        self._outbox: deque[bytes] = deque()
-        self._outbox_bytes = 0
-        self._has_lines = trio.Event()
-        self._is_flushed = trio.Event()
-        self._is_flushed.set()
         self._gone: AgentGone | None = None
-        self.closed = trio.Event()
-
-    async def read(self) -> None:
-        """Reads and dispatches until the agent closes its stdout."""
-        splitter = LineSplitter(LINE_LIMIT_BYTES)
-        try:
-            while data := await self._process.stdout.receive_some(READ_BYTES):
-                frames = splitter.feed(bytes(data))
-                with self._handler.batch():
-                    for frame in frames:
-                        self._take(frame)
-            self._take(splitter.rest())
-        except trio.ClosedResourceError:
-            pass  # we closed the pipe: the agent is being stopped
-        self.closed.set()
-
-    async def write(self) -> None:
-        """Empties the outbox until the agent takes no more."""
-        try:
-            while True:
-                await self._has_lines.wait()
-                lines, self._outbox = b"".join(self._outbox), deque()
-                self._outbox_bytes = 0
-                self._has_lines = trio.Event()
-                await self._process.stdin.send_all(lines)
-                if not self._outbox:
-                    self._is_flushed.set()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._is_flushed.set()
-            self.closed.set()
-
-    async def wait_flushed(self) -> None:
-        """Waits until everything has been handed to the system, or cannot be."""
-        await self._is_flushed.wait()
 
     async def call(self, method: str, params: object) -> Raw:
         """The result of a call.
@@ -174,38 +128,25 @@ class AcpWire:
             settle(self._gone)
             return call_id
         self._waiting[call_id] = (method, settle)
-        self._send(line)
+        self.send_line(line)
         return call_id
 
     def notify(self, method: str, params: object) -> None:
         """Sends a notification."""
-        self._send(self._peer.notify(method, params))
+        self.send_line(self._peer.notify(method, params))
 
     def reply(self, request_id: RequestId, result: object) -> None:
         """Answers a request."""
-        self._send(self._peer.reply(request_id, result))
+        self.send_line(self._peer.reply(request_id, result))
 
     def reply_error(self, request_id: RequestId, error: ErrorObject) -> None:
         """Answers a request with an error."""
-        self._send(self._peer.reply_error(request_id, error))
+        self.send_line(self._peer.reply_error(request_id, error))
 
     def give_up(self, agent_exit: AgentExit) -> None:
         """Answers every call, and those to come, with the agent's end."""
         self._gone = AgentGone(agent_exit)
         self._settle_all(self._gone)
-
-    def _send(self, line: bytes) -> None:
-        if self.closed.is_set():
-            return
-        if self._outbox_bytes > OUTBOX_LIMIT_BYTES:
-            # Only an agent that asks without reading comes here: it has stopped to be a partner.
-            self.closed.set()
-            return
-        self._outbox.append(line)
-        self._outbox_bytes += len(line)
-        self._has_lines.set()
-        if self._is_flushed.is_set():
-            self._is_flushed = trio.Event()
 
     def _take(self, frame: bytes | Oversized) -> None:
         if isinstance(frame, Oversized):

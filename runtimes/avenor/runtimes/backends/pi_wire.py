@@ -1,9 +1,8 @@
 """The wire to one pi: reads its lines, writes ours, matches answers to commands.
 
-As in `acp_wire`, the reader never waits for the writer. What a record means is the handler's.
+What a record means is the handler's.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -12,11 +11,12 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw
 
-from avenor.protocol.framing import LineSplitter, Oversized
-from avenor.runtimes.backends.acp_wire import LINE_LIMIT_BYTES, OUTBOX_LIMIT_BYTES, AgentGone, LineTooLong
-from avenor.runtimes.backends.agent_process import READ_BYTES, AgentProcess
+from avenor.protocol.framing import Oversized
+from avenor.runtimes.backends.acp_wire import AgentGone, LineTooLong
+from avenor.runtimes.backends.agent_process import AgentProcess
 from avenor.runtimes.backends.agent_text import without_escapes
 from avenor.runtimes.backends.base import AgentExit
+from avenor.runtimes.backends.line_wire import LineWire
 from avenor.runtimes.backends.pi_types import Record, Response, Unread, read_record
 
 _NOTHING = Raw(b"null")
@@ -54,58 +54,15 @@ class Handler(Protocol):
         ...
 
 
-class PiWire:
-    """The connection over pi's stdin and stdout.
-
-    Attributes:
-        closed: Set when pi has closed its stdout, or does not take what we write.
-    """
+class PiWire(LineWire):
+    """The connection over pi's stdin and stdout."""
 
     def __init__(self, process: AgentProcess, handler: Handler) -> None:
-        self._process = process
+        super().__init__(process, handler.batch, self._take)
         self._handler = handler
         self._last_id = 0
         self._waiting: dict[str, tuple[str, Callable[[Answer], None]]] = {}
-        self._outbox: deque[bytes] = deque()
-        self._outbox_bytes = 0
-        self._has_lines = trio.Event()
-        self._is_flushed = trio.Event()
-        self._is_flushed.set()
         self._gone: AgentGone | None = None
-        self.closed = trio.Event()
-
-    async def read(self) -> None:
-        """Reads and dispatches until pi closes its stdout."""
-        splitter = LineSplitter(LINE_LIMIT_BYTES)
-        try:
-            while data := await self._process.stdout.receive_some(READ_BYTES):
-                frames = splitter.feed(bytes(data))
-                with self._handler.batch():
-                    for frame in frames:
-                        self._take(frame)
-            self._take(splitter.rest())
-        except trio.ClosedResourceError:
-            pass  # we closed the pipe: the agent is being stopped
-        self.closed.set()
-
-    async def write(self) -> None:
-        """Empties the outbox until pi takes no more."""
-        try:
-            while True:
-                await self._has_lines.wait()
-                lines, self._outbox = b"".join(self._outbox), deque()
-                self._outbox_bytes = 0
-                self._has_lines = trio.Event()
-                await self._process.stdin.send_all(lines)
-                if not self._outbox:
-                    self._is_flushed.set()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._is_flushed.set()
-            self.closed.set()
-
-    async def wait_flushed(self) -> None:
-        """Waits until everything has been handed to the system, or cannot be."""
-        await self._is_flushed.wait()
 
     async def call(self, command: str) -> Raw:
         """The data of the answer to a command without parameters.
@@ -140,18 +97,7 @@ class PiWire:
 
     def send(self, record: Mapping[str, object]) -> None:
         """Sends a record; nothing answers it."""
-        if self.closed.is_set():
-            return
-        if self._outbox_bytes > OUTBOX_LIMIT_BYTES:
-            # Only a pi that does not read comes here: it has stopped to be a partner.
-            self.closed.set()
-            return
-        line = msgspec.json.encode(record) + b"\n"
-        self._outbox.append(line)
-        self._outbox_bytes += len(line)
-        self._has_lines.set()
-        if self._is_flushed.is_set():
-            self._is_flushed = trio.Event()
+        self.send_line(msgspec.json.encode(record) + b"\n")
 
     def give_up(self, agent_exit: AgentExit) -> None:
         """Answers every command, and those to come, with pi's end."""
