@@ -1,15 +1,18 @@
 """Events to subscribers: in order, each once, and never at the expense of the run or of other clients."""
 
 import random
+import socket
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from avenor.control.feed import Feed, Need
 from avenor.control.interests import Interest
+from avenor.control.outbox import Outbox
 from avenor.control.ring import CHUNK_BYTES, PENDING_BYTES, PENDING_EVENTS
 from avenor.control.rpc import Call
 from avenor.protocol.events import Event, TurnEnd
@@ -493,6 +496,10 @@ class FakeOutbox:
         """Remembers it."""
         self.is_marked = True
 
+    def pass_on(self, feed: Feed) -> None:
+        """Its socket is never free by itself."""
+        self.mark(feed)
+
     def pump(self) -> None:
         """Its socket is never free by itself."""
 
@@ -550,3 +557,27 @@ async def test_the_union_of_any_subscriptions_is_complete_and_has_no_event_twice
         wanted |= {seq for seq, name in names.items() if seq > start and (only is None or name in only)}
     assert len(outbox.seqs) == len(set(outbox.seqs))
     assert set(outbox.seqs) == wanted
+
+
+async def test_the_first_event_after_a_quiet_moment_is_sent_at_once_and_the_next_together(tmp_path: Path) -> None:
+    """One event is not late for a turn of the scheduler; a flood is not sent piece by piece."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        writer = Writer(tmp_path, "rt_1")
+        outbox = Outbox(ours, lambda: None)
+        Feed(writer.hub, outbox, 0).add("s", Interest(None, 0, is_lossless=True))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outbox.run)
+            await wait_all_tasks_blocked()
+            for _ in range(2):
+                writer.say()
+                assert len(theirs.recv(1 << 16).splitlines()) == 1
+                writer.say()
+                writer.say()
+                with pytest.raises(BlockingIOError):
+                    theirs.recv(1)
+                await wait_all_tasks_blocked()
+                assert len(theirs.recv(1 << 16).splitlines()) == 2
+            nursery.cancel_scope.cancel()

@@ -26,6 +26,10 @@ class Follower:
         """There is more."""
         self.marks += 1
 
+    def more(self) -> None:
+        """The same."""
+        self.mark()
+
     def hurry(self) -> None:
         """There is much more."""
         self.hurries += 1

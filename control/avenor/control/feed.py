@@ -30,6 +30,9 @@ class FeedOutbox(Protocol):
     def mark(self, feed: "Feed") -> None:
         """The feed has something to take."""
 
+    def pass_on(self, feed: "Feed") -> None:
+        """The feed had nothing to take, and has now."""
+
     def pump(self) -> None:
         """Sends what can be sent without waiting."""
 
@@ -81,6 +84,10 @@ class Feed:
     def mark(self) -> None:
         """The hub has more."""
         self._outbox.mark(self)
+
+    def more(self) -> None:
+        """The hub has something new."""
+        self._outbox.pass_on(self)
 
     def hurry(self) -> None:
         """The hub has much more at once."""

@@ -28,6 +28,9 @@ class Follower(Protocol):
     def mark(self) -> None:
         """There is more; told once, until the follower reports with `EventHub.in_step`."""
 
+    def more(self) -> None:
+        """The same, just now, to one that had everything: the first of it may go out at once."""
+
     def hurry(self) -> None:
         """Much has come at once: take it now if it can be passed on."""
 
@@ -203,7 +206,7 @@ class EventHub:
             told, self._in_step = self._in_step, {}
             self._behind |= told
             for follower in told:
-                follower.mark()
+                follower.more()
         self._evict()
 
     def _hurry(self) -> None:

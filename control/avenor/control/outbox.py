@@ -1,8 +1,10 @@
 """What one connection sends: answers, notices and events, in one order, through one non-blocking socket.
 
 Answers are queued. Events are not: the outbox takes the next chunk from a feed only when the socket has room, so a
-client that does not read holds no more than one chunk. Before an answer goes out the events that were there before it
-are taken, as far as the bounds of a subscriber allow; a feed that is further behind does not hold up answers.
+client that does not read holds no more than one chunk. What comes after a quiet moment goes out at once; what comes
+behind it, before the writer has had its turn, goes out together in that turn. Before an answer goes out the events that
+were there before it are taken, as far as the bounds of a subscriber allow; a feed that is further behind does not hold
+up answers.
 """
 
 import socket
@@ -63,6 +65,7 @@ class Outbox:
         self._from_log: dict[Source, None] = {}
         self._is_held = False
         self._is_reading_log = False
+        self._is_quiet = True
         self._writer = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
 
@@ -77,6 +80,18 @@ class Outbox:
         if feed not in self._from_log and not self.is_broken:
             self._marked[feed] = None
             self._writer.unpark_all()
+
+    def pass_on(self, feed: Source) -> None:
+        """A feed that had nothing has something: sends it now, if nothing was sent so since the writer had its turn."""
+        if not self._is_quiet or self._queue or self._is_held or self.is_broken:
+            self.mark(feed)
+            return
+        self._is_quiet = False
+        while self._take_from(feed) and not self.is_broken:
+            if self._queue:  # no room for more
+                self._marked[feed] = None
+                break
+        self._writer.unpark_all()
 
     def forget(self, feed: Source) -> None:
         """Takes nothing more from a feed."""
@@ -112,6 +127,7 @@ class Outbox:
             elif self._from_log:
                 await self._send_from_log()
             else:
+                self._is_quiet = True
                 self._drained.unpark_all()
                 await self._writer.park()
 

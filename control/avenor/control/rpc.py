@@ -1,20 +1,20 @@
 """Methods by name: from params to a handler, and from what it gives to an answer line.
 
-The one module that knows jsonrpcserver. Its dispatcher looks up, binds and calls; msgspec decodes and encodes in its
-place, and what it does against JSON-RPC 2.0 or gives away is mended here: texts of foreign exceptions never reach the
-peer, handlers return plain values, and what waits is awaited by the caller, under trio.
+The one module that knows jsonrpcserver. It calls the methods and has the two kinds of outcome; msgspec decodes and
+encodes in its place, and what it does against JSON-RPC 2.0 or gives away is mended here: texts of foreign exceptions
+never reach the peer, handlers return plain values, and what waits is awaited by the caller, under trio. Its check of
+arguments is not used: every method here takes the same two, and the check takes longer than all the rest.
 """
 
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import structlog
 from jsonrpcserver import Error, Success
-from jsonrpcserver.dispatcher import dispatch_request, to_response
+from jsonrpcserver.dispatcher import call as call_method
 from jsonrpcserver.request import Request as RpcRequest
-from jsonrpcserver.response import to_serializable_one
+from jsonrpcserver.response import ErrorResponse, serialize_error
 from msgspec import UNSET, Raw
 
 from avenor.control.envelope import Request, RequestId
@@ -126,9 +126,10 @@ class MethodTable:
 
     def dispatch(self, call: Call, request: Request) -> Any:
         """Runs a request up to where it waits. The outcome is for `awaitable_of`, `settle` and `encode_answer`."""
-        if request.method not in self._bound:
+        method = self._bound.get(request.method)
+        if method is None:
             return failure(_no_such_method(request.method, self.names))
-        return dispatch_request(self._bound, call, RpcRequest(request.method, [request.params], None))[1]
+        return call_method(RpcRequest(request.method, [request.params], None), call, method)
 
 
 def add_ping(table: MethodTable, pong: Callable[[], object]) -> None:
@@ -183,28 +184,23 @@ def encode_notification(method: str, params: object) -> bytes:
 
 
 def _answer(request_id: RequestId, outcome: Any) -> Any:
-    response: Any = to_response(RpcRequest("", [], request_id), outcome)
-    return to_serializable_one(response)
+    success = getattr(outcome, "_value", None)
+    if success is not None:
+        return {"jsonrpc": "2.0", "result": success.result, "id": request_id}
+    refused = outcome._error
+    return serialize_error(ErrorResponse(refused.code, refused.message, refused.data, request_id))
 
 
 def _bind(name: str, invoke: Callable[[Call, Raw], Any]) -> Callable[[Call, Raw], Any]:
-    """The method as jsonrpcserver calls it: it raises nothing, and its signature is not worked out each time."""
+    """The method as jsonrpcserver calls it: it gives an outcome, and raises nothing."""
 
-    def call_method(call: Call, params: Raw) -> Any:
+    def bound(call: Call, params: Raw) -> Any:
         try:
             return Success(invoke(call, params))
         except Exception as error:  # one request's fault is one request's answer
             return failure(_own_error(name, error))
 
-    call_method.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
-    return call_method
-
-
-def _any_method(call: Call, params: Raw) -> Any: ...
-
-
-# Of every method as jsonrpcserver calls it. A runtime makes a table when it starts, and must start fast.
-_SIGNATURE: Final = inspect.signature(_any_method)
+    return bound
 
 
 def _own_error(method: str, error: Exception) -> AvenorError:

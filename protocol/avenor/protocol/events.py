@@ -55,7 +55,7 @@ class PermissionOption(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     name: str = ""
 
 
-class Event(msgspec.Struct, kw_only=True, tag_field="event"):
+class Event(msgspec.Struct, kw_only=True, tag_field="event", gc=False):
     """What every event carries. Not frozen: the event log, its one writer, stamps it in place.
 
     Attributes:
@@ -380,7 +380,7 @@ AnyEvent = (
 )
 
 
-class EventHead(msgspec.Struct, frozen=True):
+class EventHead(msgspec.Struct, frozen=True, gc=False):
     """The envelope of an event line, for readers that pass lines on. Tolerant."""
 
     event: str

@@ -110,6 +110,9 @@ class MarkerParser:
         if message_id != self._message_id:
             self.end_message()
             self._message_id = message_id
+        if "\n" not in text:  # most chunks
+            self._line.feed(text)
+            return
         *finished, tail = text.split("\n")
         for piece in finished:
             self._line.feed(piece)

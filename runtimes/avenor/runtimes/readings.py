@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from avenor.protocol.events import (
     AgentPhase,
@@ -18,7 +19,7 @@ from avenor.protocol.events import (
 from avenor.protocol.markers import Directive, MarkerParser
 
 
-class _Text(msgspec.Struct, frozen=True):
+class _Text(msgspec.Struct, frozen=True, gc=False):
     """A content block, as far as it is text. Tolerant."""
 
     type: str
@@ -59,9 +60,7 @@ class Reading:
             self._parser.end_message()
             if isinstance(event, ToolCall):
                 self._text.clear()
-        else:
-            return ()
-        return self._take()
+        return self._take() if self._parser.has_directives else ()
 
     def end(self) -> Sequence[Directive]:
         """The turn is over; returns the status markers of its last message."""
@@ -74,12 +73,10 @@ class Reading:
         except msgspec.DecodeError:  # a kind of content that we do not know is no text
             return
         if block.type == "text":
-            self._parser.feed_message(block.text, None if event.messageId is msgspec.UNSET else event.messageId)
+            self._parser.feed_message(block.text, None if event.messageId is UNSET else event.messageId)
             self._text.append(block.text)
 
     def _take(self) -> Sequence[Directive]:
-        if not self._parser.has_directives:
-            return ()
         statuses: list[Directive] = []
         for directive in self._parser.take():
             (statuses if directive.kind == "status" else self.directives).append(directive)
