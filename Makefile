@@ -16,7 +16,7 @@ AGENTS ?= opencode,codex
 RESULTS ?= tests/agents/results
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-agents agents format lint type cover check bench chaos load picture dist clean
+.PHONY: help setup demo test test-agents agents format lint type cover check bench chaos load picture site dist check-installs clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -88,12 +88,21 @@ chaos: $(VENV)/.dev  ## Kill everything at any moment, and check what is left; t
 load: $(VENV)/.dev  ## Hundreds of runtimes, and nothing left to work with; some six minutes
 	$(BIN)/python -m tests.load
 
-picture: $(VENV)/.dev  ## Draw the README's picture from a real run of the demo
-	$(PIP) install --group docs
+picture: setup  ## Draw the README's moving picture from a real run of the demo
 	$(BIN)/python docs/picture.py
 
-dist: $(VENV)/.dev  ## Build the wheel
+site: $(VENV)/.dev  ## Build the documentation as a site, into dist/site; a warning is an error
+	$(PIP) install --group docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f .ci/mkdocs.yml
+
+dist: $(VENV)/.dev  ## Build the wheel, and of it the one-file executable for this Python
+	$(PIP) install --group dist
+	rm -f dist/avenor-*.whl dist/avenor.pyz
 	$(BIN)/python -m hatchling build -t wheel
+	$(BIN)/shiv -q --compressed -c avenor -p '/usr/bin/env python3' -o dist/avenor.pyz "$$(echo dist/avenor-*.whl)[mcp]"
+
+check-installs: dist  ## Install what dist builds with pipx, with uv and as one file, and use it
+	.ci/check-installs
 
 clean:  ## Remove what was built
 	rm -rf $(VENV) dist .agents .coverage* .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

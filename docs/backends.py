@@ -166,6 +166,8 @@ def _program(profile: Profile) -> str:
     if not profile.argv:
         return "what `--agent-command` says"
     words = ["python3" if word == "{python}" else word for word in profile.argv]
+    if words[1:3] == ["-P", "{start}"]:  # which is `-m`, wherever avenor lies
+        words[1:3] = ["-m"]
     return f"`{shlex.join(words)}`"
 
 

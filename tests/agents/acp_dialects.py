@@ -79,8 +79,10 @@ class _Responses:
     def call(self, name: str, arguments: Json) -> None:
         self._close()
         number = next(_numbers)
-        item = {"id": f"fc_{number}", "type": "function_call", "call_id": f"call_{number}", "name": name}
-        self._add({**item, "arguments": json.dumps(arguments), "status": "completed"})
+        item = {"id": f"fc_{number}", "type": "function_call", "call_id": f"call_{number}"}
+        space, _, name = name.rpartition(".")
+        place = {"namespace": space, "name": name} if space else {"name": name}
+        self._add({**item, **place, "arguments": json.dumps(arguments), "status": "completed"})
 
     def end(self, usage: Json) -> None:
         self._close()
@@ -219,8 +221,16 @@ def _from_responses(body: Json) -> tuple[list[Json], list[Json]]:
             messages += _message(role, item.get("content"))
         elif kind.endswith("_output"):
             messages.append({"role": "tool", "content": _flat(item.get("output"))})
-    tools = [_tool(t["name"], t.get("parameters")) for t in _list(body.get("tools")) if t.get("type") == "function"]
-    return messages, tools
+    return messages, [_tool(name, schema) for name, schema in _functions(_list(body.get("tools")), "")]
+
+
+def _functions(tools: list[Json], space: str) -> Iterator[tuple[str, Json | None]]:
+    """Names and schemas; those of a namespace, which codex puts an MCP server's tools in, as `namespace.tool`."""
+    for tool in tools:
+        if tool.get("type") == "function":
+            yield f"{space}{tool['name']}", tool.get("parameters")
+        elif tool.get("type") == "namespace":
+            yield from _functions(_list(tool.get("tools")), f"{tool['name']}.")
 
 
 def _from_messages(body: Json) -> tuple[list[Json], list[Json]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.agents import acp_agents, codex_app_server
+from tests.agents import acp_agents, claude_code, codex_app_server
 from tests.agents.acp_agents import RECIPES, AcpKit, AgentHome
 from tests.agents.acp_dialects import DialectModel
 from tests.agents.codex_app_server import CodexHome, CodexKit
@@ -94,6 +94,17 @@ def _acp(name: str) -> MakeKits:
     return make
 
 
+def _installing(name: str) -> Callable[[], object]:
+    """What installs an agent; claude's column has tests of its own program as a host besides."""
+
+    def install() -> None:
+        acp_agents.program(name).install()
+        if name == "claude-acp":
+            claude_code.PROGRAM.install()
+
+    return install
+
+
 _TRIES_ON: Final = "tries again without end and says nothing; the progress timeout ends such a run"
 _NO_PRICE: Final = {"tells_what_it_costs": "tells no price"}
 _OPENCODE_LACKS: Final = {"tells_a_model_that_is_down": _TRIES_ON, "tells_a_broken_answer": _TRIES_ON}
@@ -145,7 +156,7 @@ _ACP: Final = tuple(
         name=name,
         backend=recipe.backend,
         program=name.split("-")[0] if recipe.backend == name != "codex-acp" else "",
-        install=acp_agents.program(name).install,
+        install=_installing(name),
         make_kits=_acp(name),
         module="test_acp_agents",
         lacks=recipe.lacks,

@@ -9,6 +9,7 @@ may hold directives:
     [[reason: hmm]]               think it
     [[shell: echo hi > f.txt]]    call the shell tool that the agent offers
     [[write: path | content]]     call its write tool
+    [[call: ping {"to": "me"}]]   call the tool whose name ends so, with these arguments (JSON, without two brackets ]])
     [[slow: 100 x 0.2]]           100 deltas, 0.2 s apart; ends early when the client goes
     [[error: 500]]                an HTTP error, every time
     [[error: 429 x2 after 1]]     the same for the first two requests, with Retry-After: 1
@@ -35,9 +36,15 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-_DIRECTIVE = re.compile(r"\[\[(text|reason|shell|write|slow|error|garbage|drop|usage)(?::\s*(.*?))?\]\]", re.DOTALL)
+_DIRECTIVE = re.compile(
+    r"\[\[(text|reason|shell|write|call|slow|error|garbage|drop|usage)(?::\s*(.*?))?\]\]", re.DOTALL
+)
 _ERROR = re.compile(r"(\d+)(?:\s*x\s*(\d+))?(?:\s*after\s*([\d.]+))?")
-_TOOLS = {"shell": ("bash", "shell", "run_shell_command"), "write": ("write", "write_file")}
+_TOOLS: dict[str, tuple[str, ...]] = {
+    "shell": ("bash", "shell", "run_shell_command"),
+    "write": ("write", "write_file", "Write"),
+    "call": (),
+}
 HELD = "held "
 _TITLE = re.compile(r"title", re.IGNORECASE)
 
@@ -307,6 +314,10 @@ def _plan(request: Request, script: str) -> list[Directive]:
 
 
 def _call(directive: Directive, tools: dict[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    if directive.kind == "call":
+        end, _, given = directive.argument.partition(" ")
+        # Hosts put the server's name before a tool's; a tool that is not offered is called all the same.
+        return next((name for name in tools if name.endswith(end)), end), json.loads(given or "{}")
     name = next((name for name in _TOOLS[directive.kind] if name in tools), _TOOLS[directive.kind][0])
     properties: dict[str, Any] = tools.get(name, {}).get("properties") or {}
     if directive.kind == "shell":

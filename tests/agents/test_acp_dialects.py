@@ -53,10 +53,14 @@ def _body(dialect: str, prompt: str) -> dict[str, Any]:
 
 
 def _ask(url: str, dialect: str, prompt: str) -> tuple[int, dict[str, str], str]:
+    return _post(url, dialect, _body(dialect, prompt))
+
+
+def _post(url: str, dialect: str, body: dict[str, Any]) -> tuple[int, dict[str, str], str]:
     place = urlsplit(url)
     connection = http.client.HTTPConnection(str(place.hostname), place.port)
     try:
-        connection.request("POST", _PATHS[dialect], json.dumps(_body(dialect, prompt)))
+        connection.request("POST", _PATHS[dialect], json.dumps(body))
         reply = connection.getresponse()
         return reply.status, dict(reply.headers), reply.read().decode()
     finally:
@@ -98,6 +102,16 @@ def test_it_calls_the_shell_as_the_agent_names_it(url: str, dialect: str, name: 
     _, _, text = _ask(url, dialect, "[[shell: echo hi]]")
     assert name in _find(_events(text), "name")
     assert f'{command}\\": \\"echo hi' in text or f'"{command}": "echo hi"' in text
+
+
+def test_a_tool_of_a_namespace_is_called_in_it(url: str) -> None:
+    """codex puts those of an MCP server into one."""
+    body = _body("responses", "[[call: look {}]]")
+    inner: dict[str, Any] = {"type": "function", "name": "look", "parameters": {}}
+    body["tools"].append({"type": "namespace", "name": "mcp__eyes", "tools": [inner]})
+    status, _, text = _post(url, "responses", body)
+    (done,) = [event["item"] for event in _events(text) if event["type"] == "response.output_item.done"]
+    assert (status, done["namespace"], done["name"], done["arguments"]) == (200, "mcp__eyes", "look", "{}")
 
 
 @pytest.mark.parametrize("dialect", list(_PATHS))

@@ -65,6 +65,14 @@ def test_it_says_and_thinks_what_it_is_told(model: StandInModel) -> None:
     assert answer.usage == {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 
 
+def test_it_calls_any_tool_by_the_end_of_its_name(model: StandInModel) -> None:
+    """With the arguments as they are; one that is not offered is called all the same."""
+    assert ask(model, user('[[call: rite {"a": [1]}]][[text: later]]')).calls == [
+        {"name": "write", "arguments": '{"a": [1]}'}
+    ]
+    assert ask(model, user("[[call: nowhere]]")).calls == [{"name": "nowhere", "arguments": "{}"}]
+
+
 def test_it_echoes_what_it_was_not_told(model: StandInModel) -> None:
     """A prompt without directives comes back."""
     assert ask(model, user("List the files.")).text == "ECHO List the files."

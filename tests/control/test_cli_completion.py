@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from avenor.cli import main
-from avenor.cli.commands import ROOT, SHELLS
+from avenor.cli.commands import HOSTS, ROOT, SHELLS
 from avenor.cli.completion import SCRIPTS
 from avenor.cli.control_table import CONTROL
 from avenor.protocol.spec import BACKENDS
@@ -103,6 +103,9 @@ def flags(*names: str) -> set[str]:
         ("avenor verify a b --initial ta|", {"task.md", "tall folder"}),
         ("avenor verify a --kind |", {"loop", "team"}),
         ("avenor completion |", set(SHELLS)),
+        ("avenor docs how-to/for-|", {"how-to/for-agents"}),
+        ("avenor init --host |", set(HOSTS)),
+        ("avenor init --dir ta|", {"tall folder"}),
         ("avenor nonsense |", NOTHING),
     ],
 )

@@ -166,9 +166,11 @@ async def test_the_parents_of_one_that_lives_stay_with_it(tmp_path: Path) -> Non
         client = await stable.connect()
         root = await stable.spawned(client)
         child = await stable.spawned(client, parent_id=root)
-        await client.call("cancel", runtime_id=root)
+        stable.runtime(root).end()
+        await client.call("wait", runtime_id=root, until="done")
         grandchild = await stable.spawned(client, parent_id=child)
-        await client.call("cancel", runtime_id=child)
+        stable.runtime(child).end()
+        await client.call("wait", runtime_id=child, until="done")
         assert await client.call("prune", keep=0) == {"pruned": []}
         assert (await client.call("status", runtime_id=grandchild))["parent_id"] == child
         await client.call("cancel", runtime_id=grandchild)

@@ -9,6 +9,7 @@ from avenor.cli.table import (
     DIRECTORY,
     DURATION,
     FILE,
+    PAGE,
     RUNTIME,
     SWITCH,
     TEXT,
@@ -18,6 +19,24 @@ from avenor.cli.table import (
 )
 
 SHELLS = ("bash", "zsh", "fish")
+HOSTS = ("opencode", "claude", "codex")
+
+HTTP_FLAGS = (
+    Flag(
+        "--http-debug",
+        TEXT,
+        "answer HTTP on this loopback address; :8080 means 127.0.0.1:8080",
+        metavar="ADDR",
+        default="off",
+    ),
+    Flag(
+        "--http-token-file",
+        FILE,
+        "where the token for HTTP goes, new with every start",
+        metavar="FILE",
+        default="beside the socket, SOCKET.token; a run without one names it on stderr",
+    ),
+)
 
 RUN = Command(
     "run",
@@ -30,6 +49,7 @@ RUN = Command(
             "open a control socket while the run lasts; relative to where you are",
             metavar="PATH",
         ),
+        *HTTP_FLAGS,
         Flag("--quiet", SWITCH, "print nothing but errors"),
     ),
     about=(
@@ -81,7 +101,7 @@ STABLE = Command(
         Flag(
             "--max-tree",
             COUNT,
-            "how many runtimes may live in one tree of parents and children",
+            "how many runtimes may work at once in one tree of parents and children",
             metavar="N",
             default="64",
         ),
@@ -154,6 +174,7 @@ STABLE = Command(
             metavar="TIME",
             default="off",
         ),
+        *HTTP_FLAGS,
         Flag(
             "--log-level",
             CHOICE,
@@ -469,6 +490,115 @@ MCP = Command(
     ),
 )
 
+TOP = Command(
+    "top",
+    "watch all runs in a table that is kept up to date",
+    flags=(
+        SOCKET,
+        Flag("--once", SWITCH, "print the table once; so it is too where stdout is no terminal"),
+    ),
+    about=(
+        "A run stands below the one that has started it. The table changes when something happens, and once a second "
+        "for the times. Keys: arrows, j and k select, Enter shows the latest events of the selected run, Esc goes "
+        "back, ? tells all keys, q ends. When the server goes away, it is looked for until it is back."
+    ),
+    examples=("avenor top", "avenor top --socket /tmp/avenor-stable.sock --once"),
+    prints="the table",
+    exits=(
+        (0, "it was left with q, or printed once"),
+        (1, "the server said no; its message is on stderr"),
+        (2, "usage"),
+        (3, "there is no server at the socket"),
+        (130, "interrupted"),
+        (143, "ended by SIGTERM"),
+    ),
+)
+BOARD = Command(
+    "board",
+    "watch all runs in a browser, and answer and steer them there",
+    flags=(
+        SOCKET,
+        Flag(
+            "--addr",
+            TEXT,
+            "where to listen: on this machine only; port 0 is a free one",
+            metavar="HOST:PORT",
+            default="127.0.0.1:0",
+        ),
+        Flag(
+            "--token-file",
+            FILE,
+            "where the token goes, new with every start",
+            metavar="FILE",
+            default="beside the socket, SOCKET.board-token",
+        ),
+        Flag("--open", SWITCH, "open the page in the default browser"),
+    ),
+    about=(
+        "It is a client of the supervisor, or of the run, at the socket, and serves its page until it is interrupted. "
+        "A supervisor that is replaced is found again. Whoever has the printed address can answer and steer runs. "
+        "`avenor stable --http-debug` serves the same page itself."
+    ),
+    examples=(
+        "avenor board",
+        "avenor board --open",
+        "avenor board --socket /tmp/avenor-stable.sock --addr 127.0.0.1:8080",
+    ),
+    prints="the address of the page, with its token",
+    exits=(
+        (0, "it was interrupted, or ended by SIGTERM"),
+        (1, "the address or the token file cannot be had"),
+        (2, "usage"),
+        (3, "there is no server at the socket"),
+    ),
+)
+DOCS = Command(
+    "docs",
+    "print the documentation, without a network",
+    arguments=(Argument("PAGE", PAGE, "a page, by its path without .md, or by the last part of that"),),
+    flags=(
+        Flag("--search", TEXT, "print the lines with this word instead; letter case does not matter", metavar="WORD"),
+        Flag("--names", SWITCH, "print only the names of the pages, one a line (for completion and scripts)"),
+    ),
+    about=(
+        "Without a page it prints the one for agents, and then which pages there are. On a terminal the headings are "
+        "bold; elsewhere it is the Markdown as it is."
+    ),
+    examples=("avenor docs", "avenor docs for-agents", "avenor docs --search sentinel", "avenor docs reference/cli"),
+    prints="the page, the lines, or the list of pages",
+    exits=((0, "done"), (1, "nothing was found"), (2, "no such page, or usage")),
+)
+INIT = Command(
+    "init",
+    "set a repository up for an agent that gives work to others",
+    flags=(
+        Flag(
+            "--host",
+            CHOICE,
+            "the agent program that gives out the work",
+            metavar="opencode|claude|codex",
+            default="the only one that the repository, or else PATH, shows",
+            choices=HOSTS,
+            repeats=True,
+        ),
+        Flag("--dir", DIRECTORY, "the repository", metavar="DIR", default="."),
+        Flag("--force", SWITCH, "replace files that differ"),
+        Flag("--dry-run", SWITCH, "write nothing, only tell what it would be"),
+    ),
+    about=(
+        "It writes a jockey that can give out work and change nothing, the workers horse and mule, a skill, an example "
+        "of a team, and the configuration by which the host starts `avenor mcp`. A file that is there stays as it is, "
+        "unless --force is given; a configuration file only gets what is missing."
+    ),
+    examples=("avenor init --host opencode", "avenor init --host claude --dir ~/src/app --dry-run"),
+    prints="what became of each file, and what to do next",
+    exits=(
+        (0, "everything is there"),
+        (1, "something differs and was kept, or could not be written"),
+        (2, "usage, or it is not clear for which host"),
+    ),
+)
+
 ROOT = Command(
     "",
     "supervises coding agents",
@@ -481,5 +611,21 @@ ROOT = Command(
         "avenor control list",
     ),
     exits=((0, "done"), (2, "usage")),
-    commands=(RUN, STABLE, CONTROL, WATCH, AWAIT, REPORT, ANSWER, VERIFY, DOCTOR, MCP, COMPLETION),
+    commands=(
+        RUN,
+        STABLE,
+        CONTROL,
+        TOP,
+        BOARD,
+        WATCH,
+        AWAIT,
+        REPORT,
+        ANSWER,
+        VERIFY,
+        DOCTOR,
+        MCP,
+        INIT,
+        DOCS,
+        COMPLETION,
+    ),
 )

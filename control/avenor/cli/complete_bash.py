@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from avenor.cli.commands import ROOT
-from avenor.cli.table import BACKEND, DIRECTORY, FILE, RUNTIME, SWITCH, Argument, Command, Flag
+from avenor.cli.table import BACKEND, DIRECTORY, FILE, PAGE, RUNTIME, SWITCH, Argument, Command, Flag
 
 _SCRIPT = """\
 # Completion for avenor in bash; written by `avenor completion bash`.
@@ -16,7 +16,7 @@ _avenor_words() {
 }
 
 # What the value of a flag is ("COMMAND FLAG"), or an argument ("COMMAND POSITION"): files, directories, runtimes,
-# backends, any, or "words" and the words themselves. Nothing for a flag without a value.
+# backends, pages, any, or "words" and the words themselves. Nothing for a flag without a value.
 _avenor_value() {
   case $1 in
 @VALUES@
@@ -35,6 +35,7 @@ _avenor_reply() {
     directories) compopt -o filenames 2>/dev/null; _avenor_offer -d -- "$2" ;;
     runtimes) _avenor_offer -W "$("$4" control ${3:+--socket "$3"} list --ids 2>/dev/null)" -- "$2" ;;
     backends) _avenor_offer -W "$("$4" doctor --names 2>/dev/null)" -- "$2" ;;
+    pages) _avenor_offer -W "$("$4" docs --names 2>/dev/null)" -- "$2" ;;
     words\\ *) _avenor_offer -W "${1#words }" -- "$2" ;;
   esac
 }
@@ -126,7 +127,7 @@ def _kind(item: Flag | Argument) -> str:
         return "backends"
     if item.choices:
         return "words " + " ".join(item.choices)
-    return {FILE: "files", DIRECTORY: "directories", RUNTIME: "runtimes"}.get(item.kind, "any")
+    return {FILE: "files", DIRECTORY: "directories", RUNTIME: "runtimes", PAGE: "pages"}.get(item.kind, "any")
 
 
 def _quoted(text: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from avenor.cli.commands import ROOT
 from avenor.cli.complete_bash import commands_flags
-from avenor.cli.table import BACKEND, DIRECTORY, FILE, RUNTIME, SWITCH, Argument, Command, Flag
+from avenor.cli.table import BACKEND, DIRECTORY, FILE, PAGE, RUNTIME, SWITCH, Argument, Command, Flag
 
 _SCRIPT = """\
 # Completion for avenor in fish; written by `avenor completion fish`.
@@ -65,6 +65,11 @@ function __avenor_backends
     $words[1] doctor --names 2>/dev/null
 end
 
+function __avenor_pages
+    set -l words (commandline -opc)
+    $words[1] docs --names 2>/dev/null
+end
+
 complete -c avenor -f
 @LINES@
 """
@@ -117,6 +122,7 @@ def _argument(item: Flag | Argument) -> str:
         DIRECTORY: "(__fish_complete_directories)",
         RUNTIME: "(__avenor_runtimes)",
         BACKEND: "(__avenor_backends)",
+        PAGE: "(__avenor_pages)",
     }
     action = actions.get(item.kind)
     return f" -a {_quoted(action)}" if action else ""

@@ -2,7 +2,7 @@
 
 from avenor.cli.commands import ROOT
 from avenor.cli.complete_bash import commands_flags
-from avenor.cli.table import BACKEND, CHOICE, DIRECTORY, FILE, RUNTIME, SWITCH, Argument, Command, Flag
+from avenor.cli.table import BACKEND, CHOICE, DIRECTORY, FILE, PAGE, RUNTIME, SWITCH, Argument, Command, Flag
 
 _SCRIPT = """\
 #compdef avenor
@@ -23,6 +23,12 @@ _avenor_backends() {
   local -a names
   names=(${(f)"$(_call_program backends $_avenor_line[1] doctor --names 2>/dev/null)"})
   _describe -t backends backend names
+}
+
+_avenor_pages() {
+  local -a names
+  names=(${(f)"$(_call_program pages $_avenor_line[1] docs --names 2>/dev/null)"})
+  _describe -t pages page names
 }
 
 @FUNCTIONS@
@@ -152,7 +158,8 @@ def _action(item: Flag | Argument) -> str:
         return "_avenor_backends"
     if item.choices or item.kind == CHOICE:
         return f"({' '.join(item.choices)})"
-    return {FILE: "_files", DIRECTORY: "_files -/", RUNTIME: "_avenor_runtimes"}.get(item.kind, "( )")
+    actions = {FILE: "_files", DIRECTORY: "_files -/", RUNTIME: "_avenor_runtimes", PAGE: "_avenor_pages"}
+    return actions.get(item.kind, "( )")
 
 
 def _escaped(text: str) -> str:

@@ -100,6 +100,30 @@ def _doctor(words: list[str]) -> int:
     return doctor(words)
 
 
+def _top(words: list[str]) -> int:
+    from avenor.cli.top import top
+
+    return top(words)
+
+
+def _board(words: list[str]) -> int:
+    from avenor.cli.board import board
+
+    return board(words)
+
+
+def _docs(words: list[str]) -> int:
+    from avenor.cli.docs import docs
+
+    return docs(words)
+
+
+def _init(words: list[str]) -> int:
+    from avenor.cli.init import init
+
+    return init(words)
+
+
 def _completion(words: list[str]) -> int:
     from avenor.cli.completion import completion
 
@@ -116,5 +140,9 @@ _ACTIONS: tuple[tuple[Command, Callable[[list[str]], int]], ...] = (
     (commands.VERIFY, _verify),
     (commands.DOCTOR, _doctor),
     (commands.MCP, _mcp),
+    (commands.TOP, _top),
+    (commands.BOARD, _board),
+    (commands.DOCS, _docs),
+    (commands.INIT, _init),
     (commands.COMPLETION, _completion),
 )

@@ -1,4 +1,4 @@
-"""The table that `avenor control list` shows on a terminal."""
+"""The table that `avenor control list` shows on a terminal, and what of it `avenor top` shows as well."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from avenor.control.safetext import clip, columns_of, one_line, pad
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 HEADINGS = ("ID", "STATUS", "ELAPSED", "LABEL", "PHASE", "PERMISSION", "TOKENS")
 # These give way when the terminal is too narrow, the widest first, but not below this.
 _ELASTIC = (3, 4, 5)
-_LEAST_COLUMNS = 8
-_GAP = 2
+LEAST_COLUMNS = 8
+GAP = 2
 
 _COLOURS = {
     "running": ("green",),
@@ -39,14 +40,13 @@ def render(snapshots: list[dict[str, Any]], *, style: Style, columns: int, now_m
     if not snapshots:
         return "no runtimes\n"
     rows = [_cells(snapshot, now_ms) for snapshot in snapshots]
-    widths = _widths([HEADINGS, *rows], columns)
-    lines = [style.paint(_row(HEADINGS, widths), "bold")]
+    widths = fitted([HEADINGS, *rows], columns, elastic=_ELASTIC)
+    lines = [style.paint(row_text(HEADINGS, widths), "bold")]
     for row in rows:
         cells = [pad(clip(cell, width), width) for cell, width in zip(row, widths, strict=True)]
-        word = row[1].partition(" ")[0]
-        cells[1] = style.paint(cells[1], *_COLOURS.get(word, ("red",)))
+        cells[1] = style.paint(cells[1], *status_colours(row[1]))
         cells[5] = style.paint(cells[5], "yellow") if row[5] else cells[5]
-        lines.append((" " * _GAP).join(cells).rstrip())
+        lines.append((" " * GAP).join(cells).rstrip())
     return "\n".join(lines) + "\n"
 
 
@@ -55,17 +55,18 @@ def _cells(snapshot: dict[str, Any], now_ms: int) -> tuple[str, ...]:
     tokens = usage.get("total_tokens") or 0
     cells = (
         snapshot["runtime_id"] or snapshot["run_id"],
-        _status(snapshot),
-        _elapsed(snapshot, now_ms),
+        status_text(snapshot),
+        age_text(snapshot, now_ms),
         snapshot["label"] or "",
-        "" if snapshot["status"] == "ended" else _phase(snapshot),
-        _permission(snapshot),
+        "" if snapshot["status"] == "ended" else phase_text(snapshot),
+        permission_text(snapshot),
         count_text(tokens) if tokens else "",
     )
     return tuple(map(one_line, cells))
 
 
-def _status(snapshot: dict[str, Any]) -> str:
+def status_text(snapshot: dict[str, Any]) -> str:
+    """What a run is at, or what it came to."""
     if snapshot["status"] == "ended":
         outcome = snapshot["outcome"] or "ended"
         return f"{outcome} {snapshot['exit_code']}" if outcome == "FAILED" else str(outcome)
@@ -76,13 +77,23 @@ def _status(snapshot: dict[str, Any]) -> str:
     return str(snapshot["status"])
 
 
-def _phase(snapshot: dict[str, Any]) -> str:
-    names = [phase["name"] for phase in snapshot["phases"] if phase["state"] == "running"]
-    parts = [", ".join(names), snapshot["phase"] or "", snapshot["phase_label"] or ""]
-    return ": ".join(part for part in parts if part)
+def phase_text(snapshot: dict[str, Any]) -> str:
+    """The phases that run, and what the agent says that it is at."""
+    return ": ".join(part for part in (running_phases(snapshot), agent_text(snapshot)) if part)
 
 
-def _permission(snapshot: dict[str, Any]) -> str:
+def running_phases(snapshot: dict[str, Any]) -> str:
+    """The names of the phases of a loop or team that run now."""
+    return ", ".join(phase["name"] for phase in snapshot["phases"] if phase["state"] == "running")
+
+
+def agent_text(snapshot: dict[str, Any]) -> str:
+    """What the agent says that it is at, with its label."""
+    return ": ".join(part for part in (snapshot["phase"], snapshot["phase_label"]) if part)
+
+
+def permission_text(snapshot: dict[str, Any]) -> str:
+    """The permission that is pending; empty for none."""
     permission = snapshot["permission"]
     if permission is None:
         return ""
@@ -91,7 +102,8 @@ def _permission(snapshot: dict[str, Any]) -> str:
     return f"{text} (+{more})" if more > 0 else text
 
 
-def _elapsed(snapshot: dict[str, Any], now_ms: int) -> str:
+def age_text(snapshot: dict[str, Any], now_ms: int) -> str:
+    """How long a run has gone on, or went on."""
     started = snapshot["started_at"]
     if started is None:
         return ""
@@ -119,15 +131,28 @@ def count_text(count: int) -> str:
     return f"{count / 1_000_000:.1f}M"
 
 
-def _widths(rows: list[tuple[str, ...]], columns: int) -> list[int]:
+def status_colours(status: str) -> tuple[str, ...]:
+    """How `status_text` is painted."""
+    return _COLOURS.get(status.partition(" ")[0], ("red",))
+
+
+def fitted(rows: Sequence[Sequence[str]], columns: int, *, elastic: Sequence[int]) -> list[int]:
+    """The widths of the columns of a table.
+
+    Args:
+        rows: Their cells, the headings too.
+        columns: How wide the table may be.
+        elastic: The columns that give way where it would be wider, the widest first, down to `LEAST_COLUMNS`.
+    """
     widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
-    while sum(widths) + _GAP * (len(widths) - 1) > columns:
-        widest = max(_ELASTIC, key=lambda index: widths[index])
-        if widths[widest] <= _LEAST_COLUMNS:
+    while elastic and sum(widths) + GAP * (len(widths) - 1) > columns:
+        widest = max(elastic, key=lambda index: widths[index])
+        if widths[widest] <= LEAST_COLUMNS:
             break
         widths[widest] -= 1
     return widths
 
 
-def _row(cells: tuple[str, ...], widths: list[int]) -> str:
-    return (" " * _GAP).join(pad(cell, width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+def row_text(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """One row, unpainted."""
+    return (" " * GAP).join(pad(cell, width) for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -10,6 +10,7 @@ import msgspec
 
 from avenor.cli.commands import RUN
 from avenor.cli.helptext import usage_error_text
+from avenor.cli.http_flags import check_http
 from avenor.cli.output import complain
 from avenor.cli.parsing import UsageError, Values, parse
 from avenor.cli.run_flags import SPEC_FLAGS, spec_fields
@@ -35,6 +36,7 @@ def run(words: Sequence[str]) -> int:
     try:
         values = parse(RUN, words)
         spec = run_spec(values, dict(os.environ))
+        http = check_http(RUN, values)
     except UsageError as error:
         complain(usage_error_text(RUN, error.message))
         _tell_sentinel(words, error.message)
@@ -46,6 +48,7 @@ def run(words: Sequence[str]) -> int:
         spec,
         control_socket=None if socket is None else os.path.abspath(socket),
         quiet=values.switch("quiet"),
+        **http,
     )
 
 

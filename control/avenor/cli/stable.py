@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from avenor.cli.commands import STABLE
+from avenor.cli.http_flags import check_http
 from avenor.cli.parsing import UsageError, Values, parse
 from avenor.cli.socket_path import default_socket
 from avenor.cli.streams import open_missing_streams
@@ -49,6 +50,7 @@ def supervisor_options(values: Values) -> Options:
     given["control_socket"] = os.path.abspath(values.text("control_socket") or default_socket())
     if "state_dir" in given:
         given["state_dir"] = os.path.abspath(values.text("state_dir") or "")
+    given.update(check_http(STABLE, values))
     if given.get("idle_timeout") == 0:
         given["idle_timeout"] = None
     return msgspec.convert(given, Options)

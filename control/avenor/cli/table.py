@@ -21,6 +21,7 @@ CHOICE = "choice"
 NAME = "name"
 RUNTIME = "runtime"
 BACKEND = "backend"
+PAGE = "page"
 
 
 class Flag:

@@ -31,8 +31,13 @@ class Style:
 
 def style_for(fd: int) -> Style:
     """Colours for a terminal, unless NO_COLOR is set or it is a dumb one."""
-    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    wanted = not os.environ.get("NO_COLOR") and not is_dumb()
     return Style(coloured=wanted and is_terminal(fd))
+
+
+def is_dumb() -> bool:
+    """Whether the terminal can do no more than show text line by line."""
+    return os.environ.get("TERM") == "dumb"
 
 
 def width_of(fd: int) -> int:

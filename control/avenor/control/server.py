@@ -3,27 +3,27 @@
 What can be asked is the method table's; which runtime is meant, who may do what and what it does are the handlers'.
 """
 
-import errno
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
 import structlog
 import trio
 
+from avenor.control.accepting import accept_clients
 from avenor.control.connection import Connection
 from avenor.control.rpc import MethodTable
 from avenor.host.unixsock import peer_uid
+from avenor.protocol.errors import ClosedError
 
 _logger: Final = structlog.get_logger()
 
 FLUSH_SECONDS: Final = 1.0
 # Of that, for calls which are about to be answered anyway.
 _PATIENCE_SECONDS: Final = 0.1
-_RETRY_SECONDS: Final = 0.1
-_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class ControlServer:
@@ -64,18 +64,23 @@ class ControlServer:
 
         Cancellation: Connections are cut; `close` is the polite way.
         """
-        service = _Service()
-        self._services.append(service)
-        try:
-            async with trio.open_nursery() as nursery:
-                service.nursery = nursery
-                task_status.started()
-                with service.accepting:
-                    await self._accept(listener, nursery)
-                await trio.sleep_forever()
-        finally:
-            self._services.remove(service)
-            service.over.set()
+        async with self._serving() as service:
+            task_status.started()
+            with service.accepting:
+                await accept_clients(listener, partial(self._welcome, service.nursery), name="control")
+            await trio.sleep_forever()
+
+    async def serve_within(
+        self, *, task_status: trio.TaskStatus[Callable[[str], socket.socket]] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serves clients within this process until `close`.
+
+        What it reports when it has started connects one: given the first letter of its id, it returns a connected,
+        non-blocking socket, which whoever called closes. It raises `ClosedError` when no clients are taken any more.
+        """
+        async with self._serving() as service:
+            task_status.started(partial(self._connect, service))
+            await trio.sleep_forever()
 
     async def close(self) -> None:
         """Ends all `serve` calls: takes no new clients and requests, sends what is due, closes.
@@ -91,41 +96,43 @@ class ControlServer:
                 for connection in list(self._connections.values()):
                     nursery.start_soon(connection.finish, _PATIENCE_SECONDS)
         for service in services:
-            if service.nursery is not None:
-                service.nursery.cancel_scope.cancel()
+            service.nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True, deadline=trio.current_time() + FLUSH_SECONDS):
             for service in services:
                 await service.over.wait()
 
-    async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
-        is_short = False
-        while True:
-            await trio.lowlevel.wait_readable(listener)
-            try:
-                self._accept_all(listener, nursery)
-                is_short = False
-            except OSError as error:
-                if error.errno not in _OUT_OF_DESCRIPTORS:
-                    raise
-                if not is_short:  # said once, not at every try
-                    _logger.error("control.cannot_accept", error=error.strerror)
-                is_short = True
-                # The listener stays readable, and nothing tells us when there are descriptors again.
-                await trio.sleep(_RETRY_SECONDS)
+    @asynccontextmanager
+    async def _serving(self) -> "AsyncGenerator[_Service]":
+        over = trio.Event()
+        try:
+            async with trio.open_nursery() as nursery:
+                service = _Service(nursery, over)
+                self._services.append(service)
+                try:
+                    yield service
+                finally:
+                    self._services.remove(service)
+        finally:
+            over.set()
 
-    def _accept_all(self, listener: socket.socket, nursery: trio.Nursery) -> None:
-        """Takes every client that waits: one for each wake-up would starve those behind a crowd."""
-        while True:
-            try:
-                sock, _ = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            sock.setblocking(False)
-            if not self._is_welcome(sock):
-                sock.close()
-                continue
-            self._last_id += 1
-            nursery.start_soon(self._serve_client, sock, f"c{self._last_id}", nursery)
+    def _welcome(self, nursery: trio.Nursery, sock: socket.socket) -> None:
+        if self._is_welcome(sock):
+            self._take(sock, "c", nursery)
+        else:
+            sock.close()
+
+    def _connect(self, service: "_Service", letter: str) -> socket.socket:
+        if service.accepting.cancel_called:
+            raise ClosedError("this server is closing; ask again when it is back")
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        self._take(ours, letter, service.nursery)
+        return theirs
+
+    def _take(self, sock: socket.socket, letter: str, nursery: trio.Nursery) -> None:
+        self._last_id += 1
+        nursery.start_soon(self._serve_client, sock, f"{letter}{self._last_id}", nursery)
 
     @staticmethod
     def _is_welcome(sock: socket.socket) -> bool:
@@ -153,9 +160,9 @@ class ControlServer:
 
 
 class _Service:
-    """One `serve` call."""
+    """One `serve` or `serve_within` call."""
 
-    def __init__(self) -> None:
+    def __init__(self, nursery: trio.Nursery, over: trio.Event) -> None:
         self.accepting = trio.CancelScope()
-        self.nursery: trio.Nursery | None = None
-        self.over = trio.Event()
+        self.nursery = nursery
+        self.over = over

@@ -11,6 +11,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -36,7 +39,7 @@ from avenor.runtimes.backends.registry import find_backend
 from avenor.runtimes.life import END_SIGNALS
 from avenor.runtimes.logs import configure_logs
 from avenor.runtimes.patience import Interrupted, read_patiently
-from avenor.runtimes.process import Ended, Listening, Place, run_process
+from avenor.runtimes.process import Ended, HttpServer, Listening, Place, run_process
 from avenor.runtimes.readiness import Readiness
 from avenor.runtimes.terminal import make_view, print_reply
 
@@ -71,7 +74,14 @@ def run_directory(path: str, ready_fd: int) -> int:
     return _run(record, place).outcome.exit_code
 
 
-def run_once(spec: RunSpec, *, quiet: bool = False, control_socket: str | None = None) -> int:
+def run_once(
+    spec: RunSpec,
+    *,
+    quiet: bool = False,
+    control_socket: str | None = None,
+    http_debug: str | None = None,
+    http_token_file: str | None = None,
+) -> int:
     """Runs one spec in this process, as `avenor run` does; returns the exit code.
 
     The run is shown on the terminal as it goes; a stdout that is no terminal gets only the final reply. What is wrong
@@ -81,6 +91,8 @@ def run_once(spec: RunSpec, *, quiet: bool = False, control_socket: str | None =
         spec: As the user gave it; relative paths and defaults are resolved here, against the current directory.
         quiet: Shows nothing.
         control_socket: Where to listen, if anywhere.
+        http_debug: Where to answer HTTP, if anywhere.
+        http_token_file: Where its token goes; None puts it beside the socket, or into the run's directory.
     """
     _hold_signals()
     configure_logs(level="error", is_terminal=sys.stderr.isatty())
@@ -94,7 +106,9 @@ def run_once(spec: RunSpec, *, quiet: bool = False, control_socket: str | None =
     except OSError as error:
         return _refuse(spec, SpawnError(f"cannot make a directory for the run: {error}"))
     try:
-        ended = _run_in(directory, record, quiet=quiet, control_socket=control_socket)
+        token_path = http_token_file or _beside(control_socket, directory)
+        open_http = None if http_debug is None else partial(_open_http, http_debug, token_path, quiet=quiet)
+        ended = _run_in(directory, record, quiet=quiet, control_socket=control_socket, open_http=open_http)
     except OSError as error:
         return _refuse(spec, SpawnError(f"cannot use {directory} for the run: {error}"))
     finally:
@@ -106,7 +120,28 @@ def run_once(spec: RunSpec, *, quiet: bool = False, control_socket: str | None =
     return ended.outcome.exit_code
 
 
-def _run_in(directory: Path, record: Record, *, quiet: bool, control_socket: str | None) -> Ended:
+def _beside(control_socket: str | None, directory: Path) -> str:
+    return str(directory / "http.token") if control_socket is None else f"{control_socket}.token"
+
+
+@contextmanager
+def _open_http(where: str, token_path: str, *, quiet: bool) -> Generator[HttpServer, None, None]:
+    from avenor.control.debug.server import open_debug
+
+    with open_debug(where, token_path, follows_one=True) as server:
+        if not quiet:
+            print(f"avenor: {server.told(is_terminal=sys.stderr.isatty())}", file=sys.stderr, flush=True)
+        yield server
+
+
+def _run_in(
+    directory: Path,
+    record: Record,
+    *,
+    quiet: bool,
+    control_socket: str | None,
+    open_http: Callable[[], AbstractContextManager[HttpServer]] | None,
+) -> Ended:
     rundir = RunDir(directory)
     lock = FileLock(rundir.lock_path)
     if not lock.try_acquire():
@@ -119,6 +154,7 @@ def _run_in(directory: Path, record: Record, *, quiet: bool, control_socket: str
         sockets=[] if socket_path is None else [Listening(path=socket_path, is_private=False)],
         told=_tell_start_error,
         view=make_view(quiet=quiet, is_board=record.config is not None),
+        open_http=open_http,
     )
     try:
         return _run(record, place)

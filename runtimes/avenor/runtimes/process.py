@@ -8,14 +8,16 @@ import os
 import shlex
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from signal import SIGKILL
+from typing import Protocol
 
 import msgspec
 import trio
 
 from avenor.control.hub import EventHub
+from avenor.control.server import ControlServer
 from avenor.host.backend_names import profiles_folder
 from avenor.host.children import CHILDREN
 from avenor.host.failpoints import failpoint
@@ -56,6 +58,20 @@ class Listening(msgspec.Struct, frozen=True, kw_only=True):
     is_private: bool
 
 
+class HttpServer(Protocol):
+    """What serves a run over HTTP. Its module is loaded only where that was asked for."""
+
+    async def serve(
+        self, control: ControlServer, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Answers until `close`."""
+        ...
+
+    async def close(self) -> None:
+        """Ends `serve`, after the control server has closed."""
+        ...
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run happens.
 
@@ -66,6 +82,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         sockets: Where to listen.
         told: Called once, with None when the sockets answer, or with what kept the run from starting.
         view: Shows the run to a person.
+        open_http: Gives the server for HTTP, where there is to be one; raises `AvenorError`.
     """
 
     rundir: RunDir
@@ -74,6 +91,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     sockets: Sequence[Listening]
     told: Callable[[AvenorError | None], None]
     view: View | None = None
+    open_http: Callable[[], AbstractContextManager[HttpServer]] | None = None
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +135,10 @@ async def run_process(record: Record, place: Place) -> Ended:
 async def _serve_and_live(host: RunHost, hub: EventHub, place: Place, problem: AvenorError | None) -> Outcome:
     with ExitStack() as sockets:
         listeners: list[socket.socket] = []
+        http: HttpServer | None = None
         try:
             listeners = [sockets.enter_context(_bound(listening)) for listening in place.sockets]
+            http = None if place.open_http is None else sockets.enter_context(place.open_http())
         except AvenorError as error:
             problem = problem or error
         server = make_server(host, hub, place.identity)
@@ -127,12 +147,16 @@ async def _serve_and_live(host: RunHost, hub: EventHub, place: Place, problem: A
             await nursery.start(CHILDREN.keep_reaping)
             for listener in listeners:
                 await nursery.start(server.serve, listener)
+            if http is not None:
+                await nursery.start(http.serve, server)
             if place.view is not None:
                 nursery.start_soon(place.view.run)
             failpoint("runtime.before_ready")
             place.told(problem)
             outcome = await _live_or_fail(host, problem)
             await server.close()
+            if http is not None:
+                await http.close()
             if place.view is not None:
                 await place.view.wait_shown()
             nursery.cancel_scope.cancel()

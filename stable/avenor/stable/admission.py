@@ -47,7 +47,7 @@ class Admission:
 
         Args:
             busy: Runtimes that start or work now.
-            tree_size: For the child of a live runtime, how many live runtimes its tree has already; else None.
+            tree_size: For the child of a live runtime, how many work or wait in its tree already; else None.
 
         Raises:
             LimitReached: Neither; nothing has changed.
@@ -56,7 +56,7 @@ class Admission:
         if tree_size is not None:
             if tree_size >= limits.max_tree:
                 raise LimitReached(
-                    f"this tree has {tree_size} live runtimes, and --max-tree is {limits.max_tree}: {_TRY_LATER}",
+                    f"{tree_size} runtimes of this tree work or wait (--max-tree {limits.max_tree}): {_TRY_LATER}",
                     data={"limit": "max_tree"},
                 )
             return "start"

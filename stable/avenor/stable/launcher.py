@@ -5,7 +5,6 @@ A launcher is given the path of a runtime's directory and nothing else. What to 
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from avenor.host.ladder import Graces, StopResult, stop_tree
 from avenor.host.lock import is_locked
 from avenor.host.procs import ProcsFile
 from avenor.host.rundir import RunDir
+from avenor.host.start import own_command
 from avenor.protocol.errors import ErrorObject, SpawnError, from_wire
 from avenor.stable.zygote import ZygoteKeeper
 
@@ -215,7 +215,7 @@ async def _read_line(fd: int) -> bytes | None:
 
 def _spawn_plainly(path: Path, ready_fd: int) -> int:
     os.set_inheritable(ready_fd, True)
-    command = [sys.executable, "-P", "-m", "avenor.runtimes", str(path), str(ready_fd)]
+    command = [*own_command("avenor.runtimes"), str(path), str(ready_fd)]
     try:
         return os.posix_spawn(
             command[0],

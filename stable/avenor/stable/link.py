@@ -140,8 +140,14 @@ class Link:
         """Whether it connects no more."""
         return self._is_over.is_set()
 
-    def call(self, client: str, method: str, params: msgspec.Raw | None = None) -> Call:
-        """Send a client's call; it is on its way, in order, when this returns.
+    def call(
+        self,
+        client: str,
+        method: str,
+        params: msgspec.Raw | None = None,
+        on_answer: Callable[[msgspec.Raw | None], None] | None = None,
+    ) -> Call:
+        """Send a client's call; it is on its way, in order, when this returns. For `on_answer` see `Call`.
 
         Raises:
             Refused: The runtime does not read what is sent to it.
@@ -154,7 +160,7 @@ class Link:
             )
         self._named.add(client)
         passed = msgspec.UNSET if params is None else params
-        call = Call("router.call", RouterCall(client=client, method=method, params=passed))
+        call = Call("router.call", RouterCall(client=client, method=method, params=passed), on_answer)
         if self._is_over.is_set():
             call.give_up(self._gone())
         elif self._socket is None:

@@ -19,7 +19,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         state_dir: Where the runtimes' directories are; absolute. None takes `default_state_dir`.
         max_runtimes: How many runtimes may be starting or in a turn at once; parked ones do not count.
         queue: How many spawns may wait for a place; 0 refuses them.
-        max_tree: How many live runtimes one tree of parents and children may have.
+        max_tree: How many runtimes may work or wait at once in one tree of parents and children.
         max_parked: How many parked runtimes keep their agent; beyond it the oldest is reaped.
         idle_timeout: Stop after so long without a live runtime and without a client; None never.
         parked_timeout: How long a runtime stays parked; 0 is for ever.
@@ -28,6 +28,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         max_resumes: How often it goes on within `resume_window`; then it has failed.
         permission_claim_timeout: For spawns that do not say; see `RunSpec`.
         keep: How long ended runtimes are kept; None is for ever.
+        http_debug: The loopback address at which HTTP is answered; None nowhere.
+        http_token_file: Where its token goes; None puts it beside the control socket.
         log_format: None is console on a terminal, else json.
     """
 
@@ -46,6 +48,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     resume_window: float = 10 * 60.0
     permission_claim_timeout: float = 30.0
     keep: float | None = None
+    http_debug: str | None = None
+    http_token_file: str | None = None
     log_level: LogLevel = "info"
     log_format: Literal["console", "json"] | None = None
 
@@ -53,6 +57,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def state_path(self) -> Path:
         """The state directory, with the default filled in."""
         return Path(self.state_dir) if self.state_dir is not None else default_state_dir(self.control_socket)
+
+    @property
+    def token_path(self) -> str:
+        """Where the token for HTTP goes, with the default filled in."""
+        return self.http_token_file or f"{self.control_socket}.token"
 
 
 def default_state_dir(control_socket: str) -> Path:

@@ -90,10 +90,27 @@ class Registry:
             yield parent
             runtime = parent
 
-    def tree_size(self, runtime: Runtime) -> int:
-        """How many live runtimes the tree of parents and children has that this one belongs to."""
+    def descendants(self, runtime: Runtime) -> list[Runtime]:
+        """Its children, theirs, and so on, as far as they are known."""
+        found: list[Runtime] = []
+        above = [runtime]
+        while above:
+            children = [self._all.get(child) for child in above.pop().state.children]
+            known = [child for child in children if child is not None]
+            found += known
+            above += known
+        return found
+
+    def tree_size(self, runtime: Runtime) -> int | None:
+        """How many runtimes of its tree work or wait for a place; None if neither it nor one above it lives.
+
+        Args:
+            runtime: The parent of a child that is to come.
+        """
+        if not any(each.is_live for each in (runtime, *self.ancestors(runtime))):
+            return None
         root = self._root_id(runtime)
-        return sum(self._root_id(other) == root for other in self._live.values())
+        return sum(other.counts_in_tree and self._root_id(other) == root for other in self._live.values())
 
     def find(self, runtime_id: str | None) -> EventHub:
         """See `HubSource.find`."""

@@ -11,6 +11,7 @@ from avenor.host.identity import ProcessId
 from avenor.host.ladder import StopResult
 from avenor.host.rundir import RunDir
 from avenor.protocol.errors import AvenorError
+from avenor.protocol.methods import Cancelled
 from avenor.protocol.outcomes import Outcome
 from avenor.protocol.snapshot import Fold, Snapshot
 from avenor.protocol.spec import Record
@@ -54,6 +55,8 @@ class Runtime:
         stopped: What the sweep after its death came to, where there was one.
         not_resumed: Why no new process goes on with it, where its record asks for one.
         cancels: How many clients wait for the answer to a cancel.
+        ends_tree: It was ordered to end, and all below it with it: nothing is started there any more.
+        proof: What it has answered when it was cancelled together with one above it.
         is_summary: Only the beginning and the end of its log were read.
         last_status: The status that the supervisor has acted on.
         spawner: The client whose spawn it was, while that has not left.
@@ -76,6 +79,8 @@ class Runtime:
         self.stopped: StopResult | None = None
         self.not_resumed: str | None = None
         self.cancels = 0
+        self.ends_tree = False
+        self.proof: Cancelled | None = None
         self.is_summary = False
         self.last_status = self.state.status
         self.spawner: str | None = None
@@ -102,6 +107,11 @@ class Runtime:
         """Whether it has one of the places: it starts, or works. One that was lost may go on in a moment."""
         is_up = self.stage in (Stage.LAUNCHING, Stage.LIVE, Stage.LOST)
         return is_up and self.state.status in ("starting", "running")
+
+    @property
+    def counts_in_tree(self) -> bool:
+        """Whether it counts against the bound of its tree: it works, or waits for a place to. A parked one does not."""
+        return self.is_busy or self.stage is Stage.QUEUED
 
     @property
     def on_event(self) -> str:

@@ -44,6 +44,7 @@ class Spawner:
         around: What every runtime gets.
         claim_seconds: The `permission_claim_timeout` of those that do not say.
         refusal: Why no spawns are taken now, if so.
+        refuse_below: Raises `Ended` for a parent that must get no more children.
         start: Starts a runtime that was admitted.
     """
 
@@ -56,6 +57,7 @@ class Spawner:
         *,
         claim_seconds: float,
         refusal: Callable[[], Refused | None],
+        refuse_below: Callable[[Runtime], None],
         start: Callable[[Runtime], None],
     ) -> None:
         self._registry = registry
@@ -64,6 +66,7 @@ class Spawner:
         self._around = around
         self._claim_seconds = claim_seconds
         self._refusal = refusal
+        self._refuse_below = refuse_below
         self._start = start
 
     def spawn(self, call: Call, raw: msgspec.Raw) -> Awaitable[Spawned]:
@@ -103,10 +106,11 @@ class Spawner:
         parent = self._registry.get(parent_id)
         if parent is None:
             raise InvalidParams(f"parent_id {parent_id!r}: there is no such runtime", data={"field": "parent_id"})
+        self._refuse_below(parent)
         return parent
 
     def _accept(self, request: SpawnRequest, parent: Runtime | None) -> Runtime:
-        tree_size = self._registry.tree_size(parent) if parent is not None and parent.is_live else None
+        tree_size = None if parent is None else self._registry.tree_size(parent)
         decision = self._admission.decide(busy=self._registry.busy_count, tree_size=tree_size)
         runtime = self._make(request, parent, decision)
         self._registry.add(runtime)

@@ -18,6 +18,7 @@ from avenor.control.rpc import MethodTable
 from avenor.control.server import ControlServer
 from avenor.protocol.errors import Refused
 from avenor.stable.admission import Admission, Limits
+from avenor.stable.cancelling import Canceller
 from avenor.stable.durability import Durability
 from avenor.stable.identifiers import Identifiers
 from avenor.stable.keeping import Keeper
@@ -78,6 +79,7 @@ class Supervision:
             most=options.max_resumes, window_seconds=options.resume_window, stopping=lambda: shutdown.mode
         )
         self._keeper = Keeper(launcher, self, self._make_durable, resuming)
+        self._canceller = Canceller(registry, self._keeper, self._end_queued, self._spawn_task)
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self.server = ControlServer(self._make_methods(), self._client_left)
@@ -104,6 +106,7 @@ class Supervision:
         state = runtime.state
         if state.session_id is not None or state.status == "ended":
             runtime.has_session.set()
+        self._canceller.note(runtime)
         has_left = runtime.stage is Stage.ENDED
         if state.status == runtime.last_status and not has_left:
             return
@@ -175,10 +178,11 @@ class Supervision:
             around,
             claim_seconds=self._options.permission_claim_timeout,
             refusal=self._spawn_refusal,
+            refuse_below=self._canceller.refuse_below,
             start=self._start,
         )
         table = make_methods(self._registry, spawner, self._shutdown, version=around.version)
-        add_routing(table, self._registry, self._end_queued)
+        add_routing(table, self._registry, self._canceller)
         add_pruning(table, self._pruner)
         return table
 
@@ -208,6 +212,9 @@ class Supervision:
         # What their logs tell is acted on, in the order in which it happened: the first to park is the first to go.
         for runtime in sorted(self._registry.live, key=lambda each: each.state.updated_at or 0):
             self.runtime_changed(runtime)
+        # An earlier supervisor may have died before all below one that was ordered to end had ended too.
+        for runtime in self._registry:
+            self._canceller.note(runtime)
 
     def _take_over(self, runtime: Runtime) -> None:
         self._registry.add(runtime)

@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import Generator
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 import trio
@@ -25,6 +25,9 @@ from avenor.stable.shutdown import Shutdown
 from avenor.stable.supervision import Supervision
 from avenor.stable.tombstone import Reason, remove_tombstone, write_tombstone
 from avenor.stable.zygote import ZygoteKeeper
+
+if TYPE_CHECKING:
+    from avenor.control.debug.server import DebugServer
 
 _logger: Final = structlog.get_logger()
 
@@ -49,9 +52,9 @@ def run_supervisor(options: Options) -> int:
 def _run(options: Options, notifier: Notifier) -> int:
     reason: Reason = "start_failed"
     try:
-        with _state(options), _listening(options.control_socket) as listener:
+        with _state(options), _listening(options.control_socket) as listener, _http(options) as http:
             try:
-                reason = trio.run(_supervise, options, listener, notifier, strict_exception_groups=True)
+                reason = trio.run(_supervise, options, listener, notifier, http, strict_exception_groups=True)
             except BaseException:
                 reason = "crashed"
                 raise
@@ -71,7 +74,9 @@ def _run(options: Options, notifier: Notifier) -> int:
     return 0
 
 
-async def _supervise(options: Options, listener: socket.socket, notifier: Notifier) -> Reason:
+async def _supervise(
+    options: Options, listener: socket.socket, notifier: Notifier, http: "DebugServer | None"
+) -> Reason:
     """Serve until told to stop; returns why."""
     shutdown = Shutdown(timeout_seconds=options.shutdown_timeout, sigterm=options.on_sigterm)
     registry = Registry()
@@ -86,12 +91,18 @@ async def _supervise(options: Options, listener: socket.socket, notifier: Notifi
         loaded = await trio.to_thread.run_sync(load_runtimes, options.state_path, launcher.probe)
         await nursery.start(supervision.run, loaded)
         await nursery.start(supervision.server.serve, listener)
+        if http is not None:
+            await nursery.start(http.serve, supervision.server)
+            if sys.stderr.isatty():
+                _complain(http.told(is_terminal=True))
         _logger.info("supervisor.started", socket=options.control_socket, state_dir=str(options.state_path))
         nursery.start_soon(notifier.report, lambda: describe(registry.live, shutdown.mode), supervision.wait_changed)
         nursery.start_soon(_tell_stopping, shutdown, notifier)
         await shutdown.carry_out(supervision)
         notifier.stopping()
         await supervision.server.close()
+        if http is not None:
+            await http.close()
         nursery.cancel_scope.cancel()
     _logger.info("supervisor.stopped", reason=shutdown.reason)
     return shutdown.reason
@@ -130,6 +141,18 @@ def _listening(path: str) -> Generator[socket.socket, None, None]:
             yield listener
         finally:
             remove_if_ours(path, inode)
+
+
+@contextlib.contextmanager
+def _http(options: Options) -> "Generator[DebugServer | None, None, None]":
+    """The server for HTTP, if there is to be one; else none of its modules is loaded."""
+    if options.http_debug is None:
+        yield None
+        return
+    from avenor.control.debug.server import open_debug
+
+    with open_debug(options.http_debug, options.token_path) as server:
+        yield server
 
 
 def _bury(control_socket: str, reason: Reason) -> None:

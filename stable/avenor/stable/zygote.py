@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +16,7 @@ import structlog
 import trio
 
 from avenor.host.identity import ProcessId, boot_id
+from avenor.host.start import own_command
 
 # One that dies sooner than this did not work, and starting the next at once would only burn the processor.
 _HEALTHY_SECONDS: Final = 5.0
@@ -60,7 +60,7 @@ class ZygoteKeeper:
         self._exit_statuses: dict[int, int] = {}
         self._reported = trio.lowlevel.ParkingLot()
         self._log_path = log_path
-        self._program = program or (sys.executable, "-P", "-m", "avenor.runtimes.zygote")
+        self._program = program or tuple(own_command("avenor.runtimes.zygote"))
         self._control: socket.socket | None = None
 
     async def run(self) -> None:

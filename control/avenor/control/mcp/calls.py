@@ -145,7 +145,8 @@ class Jockey:
     async def _follow_up(self, params: tools.FollowUpArguments) -> views.FollowedUp:
         snapshot = await self._find(params.run_id)
         if snapshot.status == "ended":
-            started = await self._start(await resuming_params(snapshot, params.prompt, uuid.uuid4().hex))
+            run_id = uuid.uuid4().hex
+            started = await self._start(await resuming_params(snapshot, params.prompt, run_id, self._parent_id))
             return views.FollowedUp(
                 run_id=started.run_id, runtime_id=started.runtime_id, label=started.label, resumed=True
             )

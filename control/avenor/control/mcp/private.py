@@ -7,13 +7,13 @@ or has to be started again.
 import os
 import select
 import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from avenor.control.wire import dial_trio
+from avenor.host.start import own_command
 from avenor.protocol.durations import format_duration
 from avenor.protocol.errors import BrokenError, SpawnError
 
@@ -86,7 +86,7 @@ class PrivateSupervisor:
     def _launch(self) -> int:
         """Start the process; returns how long the log was before."""
         self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        command = [sys.executable, "-P", "-m", "avenor.cli", "stable", "--control-socket", self._socket]
+        command = [*own_command("avenor.cli"), "stable", "--control-socket", self._socket]
         if self._idle_seconds is not None:
             command += ["--idle-timeout", format_duration(self._idle_seconds)]
         environ = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_AGENTS}

@@ -40,13 +40,14 @@ def choose(snapshots: list[Snapshot], name: str) -> Snapshot:
     return live[0] if live else max(labelled, key=lambda snapshot: snapshot.started_at or 0)
 
 
-async def resuming_params(snapshot: Snapshot, prompt: str, run_id: str) -> SpawnParams:
+async def resuming_params(snapshot: Snapshot, prompt: str, run_id: str, parent_id: str | None = None) -> SpawnParams:
     """The spawn that goes on with the session of an ended run: all as it was, but the prompt and the files.
 
     Args:
         snapshot: Of the run that has ended.
         prompt: The next task.
         run_id: Of the new run.
+        parent_id: Whose child that is: of who goes on with it, for the parent of the old one may be gone.
 
     Raises:
         Unsupported: It has no session that a single run could go on with.
@@ -71,7 +72,7 @@ async def resuming_params(snapshot: Snapshot, prompt: str, run_id: str) -> Spawn
         "permission_handler": None,
     }
     members = {name: getattr(spec, name) for name in RunSpec.__struct_fields__}
-    around = {"key": run_id, "parent_id": snapshot.parent_id}
+    around = {"key": run_id, "parent_id": parent_id}
     return msgspec.convert({**members, **changes, **around}, SpawnParams)
 
 

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from avenor.host.start import START_PATH
 from avenor.protocol.errors import ConfigError, InvalidParams
 from avenor.protocol.events import RetryClass
 from avenor.runtimes.backends.base import OpenParams
@@ -69,7 +70,8 @@ class FailureSign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of agent.
 
-    Words of program lines and values of variables may hold `{python}`, `{script}`, `{agent}`, `{model}`, `{thinking}`.
+    Words of program lines and values of variables may hold `{python}`, `{start}` (`avenor.host.start`), `{script}`,
+    `{agent}`, `{model}`, `{thinking}`.
 
     Attributes:
         name: The name that `--backend` takes: that of the file.
@@ -223,6 +225,7 @@ def split_command(text: str) -> list[str]:
 def _values(params: OpenParams) -> dict[str, str]:
     return {
         "python": sys.executable,
+        "start": START_PATH,
         "agent": params.agent or "",
         "model": params.model or "",
         "thinking": params.thinking or "",
