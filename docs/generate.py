@@ -9,7 +9,14 @@ from pathlib import Path
 
 import backends
 
-from avenor.protocol.schemas import control_schema, doctor_schema, loop_schema, team_schema
+from avenor.protocol.schemas import (
+    control_schema,
+    doctor_schema,
+    loop_schema,
+    manifest_schema,
+    roster_schema,
+    team_schema,
+)
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -20,6 +27,8 @@ def generated() -> dict[Path, str]:
         "control.json": control_schema(),
         "doctor.schema.json": doctor_schema(),
         "loop.schema.json": loop_schema(),
+        "manifest.schema.json": manifest_schema(),
+        "roster.schema.json": roster_schema(),
         "team.schema.json": team_schema(),
     }
     files = {REFERENCE / "schemas" / name: json.dumps(schema, indent=1) + "\n" for name, schema in schemas.items()}

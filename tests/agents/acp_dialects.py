@@ -18,6 +18,8 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 _SHELLS = ("Bash", "exec_command", "shell_command", "run_shell_command", "bash", "shell")
+# The tool that takes a patch as it is, and no JSON.
+_PATCH = "apply_patch"
 # What agents put around a prompt for the model's eyes: reminders, the environment, instructions.
 _ASIDE = re.compile(r"<([a-zA-Z_ -]+)>.*?</\1>", re.DOTALL)
 
@@ -79,10 +81,15 @@ class _Responses:
     def call(self, name: str, arguments: Json) -> None:
         self._close()
         number = next(_numbers)
-        item = {"id": f"fc_{number}", "type": "function_call", "call_id": f"call_{number}"}
-        space, _, name = name.rpartition(".")
-        place = {"namespace": space, "name": name} if space else {"name": name}
-        self._add({**item, **place, "arguments": json.dumps(arguments), "status": "completed"})
+        item = {"id": f"fc_{number}", "call_id": f"call_{number}", "status": "completed"}
+        space, _, short = name.rpartition("__")
+        if name == _PATCH:
+            self._add({**item, "type": "custom_tool_call", "name": name, "input": arguments["input"]})
+        elif space:
+            given = {"namespace": space, "name": short, "arguments": json.dumps(arguments)}
+            self._add({**item, "type": "function_call", **given})
+        else:
+            self._add({**item, "type": "function_call", "name": name, "arguments": json.dumps(arguments)})
 
     def end(self, usage: Json) -> None:
         self._close()
@@ -221,16 +228,21 @@ def _from_responses(body: Json) -> tuple[list[Json], list[Json]]:
             messages += _message(role, item.get("content"))
         elif kind.endswith("_output"):
             messages.append({"role": "tool", "content": _flat(item.get("output"))})
-    return messages, [_tool(name, schema) for name, schema in _functions(_list(body.get("tools")), "")]
+    return messages, list(_responses_tools(_list(body.get("tools"))))
 
 
-def _functions(tools: list[Json], space: str) -> Iterator[tuple[str, Json | None]]:
-    """Names and schemas; those of a namespace, which codex puts an MCP server's tools in, as `namespace.tool`."""
-    for tool in tools:
-        if tool.get("type") == "function":
-            yield f"{space}{tool['name']}", tool.get("parameters")
-        elif tool.get("type") == "namespace":
-            yield from _functions(_list(tool.get("tools")), f"{tool['name']}.")
+def _responses_tools(offered: list[Json]) -> Iterator[Json]:
+    """Functions; those of MCP servers, which codex puts into a namespace for each; and the one that takes a patch."""
+    for tool in offered:
+        match tool.get("type"):
+            case "function":
+                yield _tool(tool["name"], tool.get("parameters"))
+            case "namespace":
+                yield from (_tool(f"{tool['name']}__{t['name']}", t.get("parameters")) for t in tool["tools"])
+            case "custom" if tool["name"] == _PATCH:
+                yield _tool(_PATCH, {"properties": {"input": {"type": "string"}}})
+            case _:
+                pass
 
 
 def _from_messages(body: Json) -> tuple[list[Json], list[Json]]:
@@ -368,7 +380,10 @@ class _Handler(BaseHTTPRequestHandler):
         connection = http.client.HTTPConnection(self.standin.hostname, self.standin.port)
         with contextlib.closing(connection):
             asked = json.dumps({"model": model, "stream": True, "messages": messages, "tools": tools})
-            connection.request("POST", f"{self.standin.path}/chat/completions", asked)
+            key = self.headers.get("x-api-key") or (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+            connection.request(
+                "POST", f"{self.standin.path}/chat/completions", asked, {"Authorization": f"Bearer {key}"}
+            )
             reply = connection.getresponse()
             if reply.status != 200:
                 self._fail(reply)

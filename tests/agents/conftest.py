@@ -21,6 +21,7 @@ from tests.agents.audit import is_silent, problems
 from tests.agents.catalog import AGENTS, Agent, wanted
 from tests.agents.conformance_runs import ConformanceRuns, Watched
 from tests.agents.harness import WAIT_SECONDS, Home, MakeRun, Run, Runtime, Stable, count_sessions, ended
+from tests.agents.manifest_team import Team
 from tests.agents.model_checks import ALL_CHECKS
 from tests.agents.pi_agent import PiLine
 from tests.agents.results import KEPT_IN, keep
@@ -51,11 +52,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not names:
         for item in mine:
             item.add_marker(pytest.mark.skip(reason="drives real agents: run `make test-agents`"))
-    others = [item for item in mine if names and agent_of(item) not in names]
+    others = [item for item in mine if names and not agents_of(item) <= names]
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
     items.sort(key=_is_verdict)
+
+
+def agents_of(item: pytest.Item) -> frozenset[str]:
+    """The names of all agents that a test needs."""
+    team = _params(item).get("team")
+    return team.columns if isinstance(team, Team) else frozenset({agent_of(item)})
 
 
 def agent_of(item: pytest.Item) -> str:
@@ -117,7 +124,7 @@ def _count(config: pytest.Config) -> Counter[str]:
     """How many sessions each agent has opened."""
     root, runs = config.stash.get(_ROOT, None), config.stash.get(_RUNS, None)
     counts = Counter({name: sum(one.opened for one in seen) for name, seen in config.stash[_SEEN].items()})
-    counts["opencode-acp"] += count_sessions(root) if root else 0
+    counts += count_sessions(root) if root else Counter()
     return counts + runs.opened if runs else counts
 
 
@@ -135,18 +142,18 @@ def _problems(session: pytest.Session, agents: Sequence[Agent], counts: Mapping[
 
 
 @pytest.fixture(scope="session")
-def model() -> Generator[StandInModel, None, None]:
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[StandInModel, None, None]:
     """The model that all agents talk to."""
+    request.config.stash[_ROOT] = tmp_path_factory.getbasetemp()
     with StandInModel() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def home(
-    request: pytest.FixtureRequest, model: StandInModel, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Home, None, None]:
+def home(model: StandInModel, tmp_path_factory: pytest.TempPathFactory) -> Generator[Home, None, None]:
     """A user who has opencode; nothing may run in this home when the tests are over."""
-    request.config.stash[_ROOT] = tmp_path_factory.getbasetemp()
     made = Home(tmp_path_factory.mktemp("user"), model.url)
     made.make_database()
     yield made

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -36,6 +37,8 @@ HERE = Path(__file__).parent
 WAIT_SECONDS = 90.0
 # A tool that runs for longer than any test, and notes which process it is.
 LONG_TOOL = "[[shell: echo $$ > tool.pid; exec python3 -c 'import time; time.sleep(97)']]"
+# Backends of a user's own, by the column of the agent that they start.
+_COLUMNS = {"codex-gateway": "codex-app-server"}
 _SWITCHES = (
     "MODELS_FETCH",
     "AUTOUPDATE",
@@ -289,7 +292,7 @@ class Run:
         self.log = folder / "events.ndjson"
         self.id = f"run_{folder.name}_{time.monotonic_ns()}"
         self._errors = folder / "run.err"
-        fixed = ["--run-id", self.id, "--on-event", str(self.log), "--sentinel-file", "run.done"]
+        fixed = ["--run-id", self.id, "--on-event", str(self.log), "--sentinel-file", str(folder / "run.done")]
         self.process = home.start(["avenor", "run", *fixed, *words], folder, stderr=self._errors)
 
     def events(self, kind: type[E]) -> list[E]:
@@ -386,17 +389,18 @@ def wait_socket(path: str, server: "subprocess.Popen[str]") -> None:
     eventually_sync(answers, WAIT_SECONDS)
 
 
-def count_sessions(root: Path) -> int:
-    """How many sessions of real agents were opened, by the event logs below a folder."""
-    opened: set[tuple[str, int, str]] = set()
+def count_sessions(root: Path) -> Counter[str]:
+    """How many sessions each backend has opened, by the event logs below a folder; most columns are called so."""
+    opened: set[tuple[str, int, str, str]] = set()
     for path in root.rglob("*.ndjson"):
         for line in path.read_bytes().splitlines():
             if b'"event":"session.start"' not in line:
                 continue
             event = decode_event(line)
-            if isinstance(event, SessionStart) and event.backend == "opencode-acp":
-                opened.add((event.run_id, event.seq, str(event.session_id)))
-    return len(opened)
+            if isinstance(event, SessionStart):
+                column = _COLUMNS.get(str(event.backend), str(event.backend))
+                opened.add((event.run_id, event.seq, str(event.session_id), column))
+    return Counter(column for *_, column in opened)
 
 
 @contextlib.contextmanager

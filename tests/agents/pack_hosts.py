@@ -17,7 +17,7 @@ from tests.agents.codex_app_server import CodexHome
 from tests.agents.harness import WAIT_SECONDS, Home
 
 # How each host names a tool of an MCP server, toward its model.
-_CODEX_TOOL: Final = "mcp__avenor.{}"
+_CODEX_TOOL: Final = "mcp__avenor__{}"
 _CLAUDE_TOOL: Final = "mcp__avenor__{}"
 _OPENCODE_TOOL: Final = "avenor_{}"
 

@@ -9,7 +9,10 @@ may hold directives:
     [[reason: hmm]]               think it
     [[shell: echo hi > f.txt]]    call the shell tool that the agent offers
     [[write: path | content]]     call its write tool
-    [[call: ping {"to": "me"}]]   call the tool whose name ends so, with these arguments (JSON, without two brackets ]])
+    [[read: path]]                call its read tool; where it has none, `cat` in its shell
+    [[edit: path | old | new]]    call its edit tool; where it has none, that for patches
+    [[call: name {"a": 1}]]       call the tool whose name is this or ends so, as an MCP server's does; `{commit}` in
+                                  the arguments stands for the last commit id of the prompt
     [[slow: 100 x 0.2]]           100 deltas, 0.2 s apart; ends early when the client goes
     [[error: 500]]                an HTTP error, every time
     [[error: 429 x2 after 1]]     the same for the first two requests, with Retry-After: 1
@@ -18,7 +21,8 @@ may hold directives:
     [[drop: 1]]                   the same for the first request only
     [[usage: 1000 50]]            report these token counts
 
-A tool call ends the model's turn; the directives after it make the next one. When they are used up it says OK and the
+A tool call ends the model's turn; the directives after it make the next one. With a `+` behind its first word, as in
+`[[read+: a.txt]]`, the next call is made in the same turn. When they are used up it says OK and the
 start of the last tool result; without any it echoes the prompt. For prompts that are not the test's own, the test gives
 the directives beside them (`told`). It can also hold what the model says to a prompt (`held`): then it says that it has
 begun, and the rest only when the test lets it. GET /requests tells what was asked.
@@ -36,15 +40,18 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-_DIRECTIVE = re.compile(
-    r"\[\[(text|reason|shell|write|call|slow|error|garbage|drop|usage)(?::\s*(.*?))?\]\]", re.DOTALL
-)
+_KINDS = "text|reason|shell|write|read|edit|call|slow|error|garbage|drop|usage"
+_DIRECTIVE = re.compile(rf"\[\[({_KINDS})(\+?)(?::\s*(.*?))?\]\]", re.DOTALL)
 _ERROR = re.compile(r"(\d+)(?:\s*x\s*(\d+))?(?:\s*after\s*([\d.]+))?")
 _TOOLS: dict[str, tuple[str, ...]] = {
     "shell": ("bash", "shell", "run_shell_command"),
     "write": ("write", "write_file", "Write"),
+    "read": ("read", "Read", "read_file"),
+    "edit": ("edit", "Edit", "replace"),
     "call": (),
 }
+_PATH_KEYS = ("filePath", "file_path", "path")
+_COMMIT = re.compile(r"\b[0-9a-f]{40}\b")
 HELD = "held "
 _TITLE = re.compile(r"title", re.IGNORECASE)
 
@@ -59,8 +66,8 @@ class Directive:
 
 @dataclass
 class Request:
-    """What matters of one chat request: the prompt, what was said before it, how many tool results followed it, and the
-    tools on offer.
+    """What matters of one chat request: the prompt, what was said before it, how many tool results followed it, the
+    tools on offer, the key that it came with, and the tokens that were told: none where the answer was not whole.
     """
 
     model: str
@@ -71,6 +78,8 @@ class Request:
     last_result: str
     system: str
     tools: dict[str, dict[str, Any]]
+    key: str = ""
+    usage: tuple[int, int] | None = None
 
 
 @dataclass
@@ -136,7 +145,7 @@ class StandInModel:
             yield
         finally:
             for words in answers:
-                del self.seen.answers[words]
+                self.seen.answers.pop(words, None)  # told anew meanwhile, perhaps
 
     @contextlib.contextmanager
     def held(self, words: str) -> Generator[threading.Event, None, None]:
@@ -167,6 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
         request = _read(body)
+        request.key = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         with self.seen.lock:
             self.seen.requests.append(request)
         with contextlib.suppress(ConnectionError):
@@ -201,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         self._hold(request)
-        usage, called = (len(request.prompt), 20), False
+        usage, called = (len(request.prompt), 20), 0
         for directive in directives:
             if directive.kind == "usage":
                 first, second = directive.argument.split()
@@ -214,13 +224,14 @@ class _Handler(BaseHTTPRequestHandler):
                     self._delta({"content": "part two "})
                     return
             elif directive.kind != "error":  # a spent one
-                for delta in self._deltas(directive, request.tools):
+                for delta in self._deltas(directive, request, called):
                     self._delta(delta)
-                    called = called or "tool_calls" in delta
+                    called += "tool_calls" in delta
         self._delta({}, "tool_calls" if called else "stop")
         total = {"prompt_tokens": usage[0], "completion_tokens": usage[1], "total_tokens": sum(usage)}
         self._raw(f"data: {json.dumps({'choices': [], 'usage': total})}\n\n")
         self._raw("data: [DONE]\n\n")
+        request.usage = usage
 
     def _hold(self, request: Request) -> None:
         if not request.tools:
@@ -230,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._delta({"content": HELD})
                 release.wait()
 
-    def _deltas(self, directive: Directive, tools: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _deltas(self, directive: Directive, request: Request, place: int) -> Iterator[dict[str, Any]]:
         if directive.kind in ("text", "reason"):
             name = "content" if directive.kind == "text" else "reasoning_content"
             for word in re.findall(r"\S+\s*", directive.argument):
@@ -242,8 +253,8 @@ class _Handler(BaseHTTPRequestHandler):
                 if self.seen.stopping.wait(float(gap or 0.2)):
                     return
         else:
-            name, arguments = _call(directive, tools)
-            call = {"index": 0, "id": f"call_{next(_numbers)}", "type": "function",
+            name, arguments = _call(directive, request)
+            call = {"index": place, "id": f"call_{next(_numbers)}", "type": "function",
                     "function": {"name": name, "arguments": json.dumps(arguments)}}  # fmt: skip
             yield {"tool_calls": [call]}
 
@@ -302,34 +313,73 @@ def _text(content: str | list[dict[str, Any]] | None) -> str:
 def _plan(request: Request, script: str) -> list[Directive]:
     if not request.tools and _TITLE.search(request.system):
         return [Directive("text", "A title")]
-    turns: list[list[Directive]] = [[]]
-    for match in _DIRECTIVE.finditer(script):
-        turns[-1].append(Directive(match[1], (match[2] or "").strip()))
-        if match[1] in _TOOLS:
-            turns.append([])
-    turns = [turn for turn in turns if turn]
-    if request.step < len(turns):
-        return turns[request.step]
+    for calls_before, turn in _turns(script):
+        if request.step <= calls_before:
+            return turn
     return [Directive("text", f"OK {request.last_result[:200]}" if request.step else f"ECHO {request.prompt[-400:]}")]
 
 
-def _call(directive: Directive, tools: dict[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+def _turns(script: str) -> Iterator[tuple[int, list[Directive]]]:
+    """What is said and done between two looks at tool results, each with the number of calls before it."""
+    calls, calls_before = 0, 0
+    turn: list[Directive] = []
+    for match in _DIRECTIVE.finditer(script):
+        turn.append(Directive(match[1], (match[3] or "").strip()))
+        if match[1] not in _TOOLS:
+            continue
+        calls += 1
+        if not match[2]:
+            yield calls_before, turn
+            calls_before, turn = calls, []
+    if turn:
+        yield calls_before, turn
+
+
+def _call(directive: Directive, request: Request) -> tuple[str, dict[str, Any]]:
+    tools = request.tools
+    first, *rest = directive.argument.split(" | ")
     if directive.kind == "call":
-        end, _, given = directive.argument.partition(" ")
-        # Hosts put the server's name before a tool's; a tool that is not offered is called all the same.
-        return next((name for name in tools if name.endswith(end)), end), json.loads(given or "{}")
-    name = next((name for name in _TOOLS[directive.kind] if name in tools), _TOOLS[directive.kind][0])
+        return _named_call(directive.argument, request)
+    offered = next((name for name in _TOOLS[directive.kind] if name in tools), None)
+    if offered is None and directive.kind == "read":
+        return _call(Directive("shell", f"cat {first}"), request)
+    if offered is None and directive.kind == "edit":
+        return "apply_patch", {_patch_key(tools): _patch(first, *rest)}
+    name = offered or _TOOLS[directive.kind][0]
     properties: dict[str, Any] = tools.get(name, {}).get("properties") or {}
-    if directive.kind == "shell":
-        arguments = {"command": directive.argument}
-    else:
-        path, _, content = (part.strip() for part in directive.argument.partition("|"))
-        key = next((key for key in ("filePath", "file_path", "path") if key in properties), "path")
-        arguments = {key: path, "content": content + "\n"}
+    path_key = next((key for key in _PATH_KEYS if key in properties), "path")
+    match directive.kind:
+        case "shell":
+            arguments: dict[str, Any] = {"command": directive.argument}
+        case "write":
+            path, _, content = (part.strip() for part in directive.argument.partition("|"))
+            arguments = {path_key: path, "content": content + "\n"}
+        case "edit":
+            old, new = ("oldString", "newString") if "oldString" in properties else ("old_string", "new_string")
+            arguments = {path_key: first, old: rest[0], new: rest[1]}
+        case _:
+            arguments = {path_key: first}
     required: list[str] = tools.get(name, {}).get("required") or []
     for missing in required:
         arguments.setdefault(missing, f"the {missing}")
     return name, arguments
+
+
+def _named_call(argument: str, request: Request) -> tuple[str, dict[str, Any]]:
+    wanted, _, given = argument.partition(" ")
+    commits = _COMMIT.findall(request.prompt)
+    arguments = given.replace("{commit}", commits[-1] if commits else "") or "{}"
+    fitting = (name for name in request.tools if name.endswith(wanted))  # a host puts the name of the server before it
+    return next(fitting, wanted), json.loads(arguments)
+
+
+def _patch_key(tools: dict[str, dict[str, Any]]) -> str:
+    properties: dict[str, Any] = tools.get("apply_patch", {}).get("properties") or {}
+    return next(iter(properties), "input")
+
+
+def _patch(path: str, old: str, new: str) -> str:
+    return f"*** Begin Patch\n*** Update File: {path}\n@@\n-{old}\n+{new}\n*** End Patch\n"
 
 
 def main() -> None:

@@ -134,3 +134,16 @@ def test_an_answer_that_breaks_off_is_broken_here_as_well(url: str, dialect: str
 def test_what_is_no_json_comes_through(url: str, dialect: str) -> None:
     """As it is, in an event of its own."""
     assert "data: {this is not json\n" in _ask(url, dialect, "[[garbage]][[text: x]]")[2]
+
+
+def test_codex_is_told_to_call_tools_of_servers_and_the_one_for_patches(url: str) -> None:
+    """The first are in a namespace for each server; the second takes text."""
+    body = _body("responses", '[[call+: ping {"a": 1}]][[edit: f | old | new]]')
+    spaced = {"type": "namespace", "name": "mcp__pinger", "tools": [{"type": "function", "name": "ping"}]}
+    body["tools"] = [spaced, {"type": "custom", "name": "apply_patch"}, {"type": "web_search"}]
+    told = _events(_post(url, "responses", body)[2])
+    call, patch = (event["item"] for event in told if event["type"] == "response.output_item.done")
+    assert (call["type"], call["namespace"], call["name"]) == ("function_call", "mcp__pinger", "ping")
+    assert json.loads(call["arguments"]) == {"a": 1}
+    assert (patch["type"], patch["name"]) == ("custom_tool_call", "apply_patch")
+    assert "+new" in patch["input"]

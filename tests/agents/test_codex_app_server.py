@@ -235,11 +235,12 @@ async def test_a_command_can_be_allowed_from_now_on(option_id: str, kit: CodexKi
     assert len(sink.asks) == 1
 
 
-async def test_every_command_is_asked_for_in_the_untrusted_mode(item_kit: CodexKit, tmp_path: Path) -> None:
-    """Even one that stays inside the sandbox."""
+@pytest.mark.parametrize("mode", ["untrusted", "untrusted-full-access"])
+async def test_every_command_is_asked_for_in_the_untrusted_modes(mode: str, item_kit: CodexKit, tmp_path: Path) -> None:
+    """Even one that stays inside the sandbox, and one that only reads."""
     sink = RecordingSink(picks("allow_once"))
     prompt = steps([{"call": "exec_command", "arguments": {"cmd": "ls"}}], [{"text": "done"}])
-    async with opened(item_kit.backend, item_kit.params(tmp_path, agent="untrusted"), sink) as session:
+    async with opened(item_kit.backend, item_kit.params(tmp_path, agent=mode), sink) as session:
         await session.prompt(prompt)
     assert [ask.question for ask in sink.asks] == ["Run ls"]
 
@@ -292,11 +293,13 @@ async def test_the_permissions_of_one_command_are_in_its_question(item_kit: Code
 # Choices
 
 
-@pytest.mark.parametrize("agent", ["workspace-write", "read-only", "untrusted", "danger-full-access"])
-async def test_codex_confirms_each_mode(agent: str, kit: CodexKit, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "mode", ["workspace-write", "read-only", "untrusted", "untrusted-full-access", "danger-full-access"]
+)
+async def test_codex_confirms_each_mode(mode: str, kit: CodexKit, tmp_path: Path) -> None:
     """What it reports of approval and sandbox is read as the mode's name."""
-    async with opened(kit.backend, kit.params(tmp_path, agent=agent), RecordingSink()) as session:
-        assert session.agent == agent
+    async with opened(kit.backend, kit.params(tmp_path, agent=mode), RecordingSink()) as session:
+        assert session.agent == mode
 
 
 async def test_a_user_who_never_wants_to_be_asked_is_asked(

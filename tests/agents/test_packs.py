@@ -128,7 +128,7 @@ def test_a_jockey_has_two_workers_do_what_it_cannot_do_itself(ground: Ground) ->
     assert ['"label":"first"' in result and '"label":"second"' in result for result in results].count(True) == 4
     assert any("The first is made." in result and '"done"' in result for result in results)
     assert "The second is made." in results[-1]
-    offered = {name.rpartition(".")[2] for request in jockey for name in request.tools}
+    offered = {name.rpartition("__")[2] for request in jockey for name in request.tools}
     assert not offered & _WRITERS
     assert "You are the jockey" in jockey[0].system
     for words, name in (("Make the first", "horse"), ("Make the second", "mule")):

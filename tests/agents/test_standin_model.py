@@ -135,3 +135,32 @@ def test_a_held_answer_waits_for_its_release(model: StandInModel) -> None:
         rest = response.read().decode()
     assert "tern" in rest
     assert ask(model, user("[[text: tern]] which word?")).text == "tern"
+
+
+def test_calls_that_are_marked_so_are_made_at_once(model: StandInModel) -> None:
+    """The next turn comes when all of them have their results."""
+    prompt = user("[[read+: a.txt]][[shell: ls]][[text: done]]")
+    result = {"role": "tool", "content": "ok"}
+    both = ask(model, prompt).calls
+    assert [json.loads(each["arguments"])["command"] for each in both] == ["cat a.txt", "ls"]
+    assert ask(model, prompt, result, result).text == "done"
+
+
+def test_a_tool_is_called_by_the_end_of_its_name(model: StandInModel) -> None:
+    """As those of an MCP server are, which agents put a name before; the last commit of the prompt is filled in."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    (call,) = ask(model, user(f'at {commit} [[call: look {{"at": "{{commit}}"}}]] [[call: bash]]')).calls
+    assert (call["name"], json.loads(call["arguments"])) == ("look", {"at": commit})
+    TOOLS.append({"type": "function", "function": {"name": "server_look", "parameters": {}}})
+    try:
+        (call,) = ask(model, user("[[call: look]]")).calls
+    finally:
+        TOOLS.pop()
+    assert (call["name"], call["arguments"]) == ("server_look", "{}")
+
+
+def test_an_edit_is_a_patch_where_no_tool_edits(model: StandInModel) -> None:
+    """Of one line, spaces before it included."""
+    (call,) = ask(model, user("[[edit: a.py |   old |   new]]")).calls
+    assert call["name"] == "apply_patch"
+    assert "*** Update File: a.py\n@@\n-  old\n+  new\n" in json.loads(call["arguments"])["input"]

@@ -168,7 +168,10 @@ def test_what_an_agent_spawns_at_its_supervisor_is_its_child(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--label", "x"], "--prompt TEXT, --prompt-file FILE, --loop-file FILE or --team-file FILE is needed"),
+        (
+            ["--label", "x"],
+            "--prompt TEXT, --prompt-file FILE, --loop-file FILE, --team-file FILE or --manifest FILE is",
+        ),
         (["--prompt", "x", "--prompt-file", "y"], "give --prompt or --prompt-file, not both"),
         (["--prompt", "x", "--env", "AVENOR_NOT_SET"], "--env: AVENOR_NOT_SET is not set here"),
         (["--prompt", "x", "--env", "=1"], "--env: '=1' has no name"),

@@ -61,7 +61,7 @@ def test_without_a_socket_there_is_none(started: list[tuple[RunSpec, dict[str, A
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "--prompt TEXT, --prompt-file FILE, --loop-file FILE or --team-file FILE is needed"),
+        ("", "--prompt TEXT, --prompt-file FILE, --loop-file FILE, --team-file FILE or --manifest FILE is needed"),
         ("--prompt x --prompt-file y", "give --prompt or --prompt-file, not both"),
         ("--prompt ''", "--prompt '': give it some text"),
         ("--prompt x --backend nope", "--backend 'nope': choose one of opencode-acp"),

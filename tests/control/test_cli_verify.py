@@ -152,10 +152,10 @@ def test_what_a_file_holds_does_not_act_on_the_terminal(capfd: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "FILE… is missing: a loop or team config"),
+        ([], "FILE… is missing: a loop or team config, or a manifest"),
         ([""], "FILE is empty"),
         (["team.json", ""], "FILE is empty"),
-        (["--kind", "script", "team.json"], "--kind: 'script' is none of loop, team"),
+        (["--kind", "script", "team.json"], "--kind: 'script' is none of loop, team, manifest"),
     ],
 )
 def test_usage_errors_are_status_2(capfd: pytest.CaptureFixture[str], words: list[str], message: str) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from avenor.control.hub import EventHub, SingleHub
 from avenor.protocol.errors import NoSuchRuntime
-from avenor.protocol.events import PermissionOption, PermissionRequest, RunEnd, SessionStart, TurnEnd
+from avenor.protocol.events import PermissionOption, PermissionRequest, RunEnd, RunStart, SessionStart, TurnEnd
+from avenor.protocol.manifest.events import ManifestEnd
 from avenor.protocol.snapshot import Fold, Snapshot
 from tests.control.served import FakeHubs, Writer, request, serving
 
@@ -58,6 +59,23 @@ async def test_result_before_a_turn_has_ended_is_empty(earlier: int, tmp_path: P
         assert await client.call("result") == {"final_output": None, "stop_reason": None}
         writer.emit(RunEnd(status="FAILED", exit_code=1, stop_reason="spawn_failed"))
         assert await client.call("result") == {"final_output": None, "stop_reason": "spawn_failed"}
+
+
+@pytest.mark.parametrize("later", [0, 6000])
+async def test_result_of_a_manifest_is_what_its_end_says(later: int, tmp_path: Path) -> None:
+    """Not what a member says, even after that."""
+    writer = Writer(tmp_path)
+    writer.emit(RunStart(kind="manifest", backend="b", dir="/d", version="1", parks=False))
+    writer.emit(TurnEnd(stop_reason="end_turn", final_output="a member's"))
+    async with serving(tmp_path, FakeHubs(writer.hub)) as served:
+        client = served.client()
+        assert await client.call("result") == {"final_output": None, "stop_reason": "end_turn"}
+        writer.emit(ManifestEnd(state="accepted", permitted_by="x", final_output="accepted: c0ffee"))
+        writer.emit(TurnEnd(stop_reason="cancelled", final_output="a late one's"))
+        writer.say(later + 1)
+        writer.emit(RunEnd(status="DONE", exit_code=0, stop_reason="accepted"))
+        assert await client.call("result") == {"final_output": "accepted: c0ffee", "stop_reason": "accepted"}
+        assert (await client.call("status"))["final_output"] == "accepted: c0ffee"
 
 
 async def test_a_turn_without_output_has_no_final_output(tmp_path: Path) -> None:

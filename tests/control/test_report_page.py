@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from avenor.control.figures import figures_of
-from avenor.control.reportpage import duration_text, report_page
+from avenor.control.pageparts import duration_text
+from avenor.control.reportpage import report_page
 
 VOID = ("meta", "br")
 

@@ -49,6 +49,8 @@ def spawn_gated(stable: Stable) -> str:
     with contextlib.closing(stable.connect()) as client:
         runtime_id = str(client.spawn(stable.place, script=gated(stable.place))["runtime_id"])
     eventually_sync(lambda: "Before." in stable.log_path(runtime_id).read_text(), WAIT_SECONDS)
+    with contextlib.closing(stable.connect()) as other:
+        eventually_sync(lambda: other.call("status", runtime_id=runtime_id)["owner"] is None, WAIT_SECONDS)
     return runtime_id
 
 

@@ -82,7 +82,7 @@ def test_every_mistake_of_a_file_is_told_with_its_path() -> None:
         "$.mcpServers.b.url: a server of type stdio takes no url",
         "$.mcpServers.b.headers: a server of type stdio takes no headers",
         "$.mcpServers.c: member 'url' is missing: the address of the server",
-        "$.mcpServers.d.type: Invalid enum value 'ws'",
+        "$.mcpServers.d.type: 'ws' is none of stdio, http, sse",
         "$.mcpServers.e: it has a url and no type: add the type, http or sse",
         "$.mcpServers.f.url: it is no address: write it as http://HOST/… or https://HOST/…",
         "$.mcpServers.f.command: a server of type sse takes no command",

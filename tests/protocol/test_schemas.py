@@ -10,16 +10,26 @@ import pytest
 
 from avenor.protocol.configs import ConfigKind
 from avenor.protocol.methods import AnswerParams, PromptParams
-from avenor.protocol.schemas import METHODS, control_schema, doctor_schema, loop_schema, team_schema
+from avenor.protocol.schemas import (
+    METHODS,
+    control_schema,
+    doctor_schema,
+    loop_schema,
+    manifest_schema,
+    roster_schema,
+    team_schema,
+)
 from avenor.protocol.snapshot import Snapshot
 from tests.protocol.config_folder import errors, loop, phase, team
 
 DOCS = Path(__file__).parents[2] / "docs"
+CONTROL = control_schema()
 
 
 def check(schema: dict[str, Any], value: object) -> None:
     """Fails unless the value fits this part of the control schema."""
-    jsonschema.validate(value, {**schema, "$defs": control_schema()["$defs"]})
+    validator: Any = jsonschema.Draft202012Validator({**schema, "$defs": CONTROL["$defs"]})
+    validator.validate(value)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +38,8 @@ def check(schema: dict[str, Any], value: object) -> None:
         ("control.json", control_schema()),
         ("doctor.schema.json", doctor_schema()),
         ("loop.schema.json", loop_schema()),
+        ("manifest.schema.json", manifest_schema()),
+        ("roster.schema.json", roster_schema()),
         ("team.schema.json", team_schema()),
     ],
 )
@@ -64,7 +76,7 @@ def test_a_snapshot_fits_its_schema() -> None:
 def test_golden_events_fit_the_event_schema() -> None:
     """Every event of the golden file."""
     for line in (DOCS.parent / "tests" / "data" / "events.ndjson").read_text().splitlines():
-        check(control_schema()["event"], json.loads(line))
+        check(CONTROL["event"], json.loads(line))
 
 
 CONFIG_SCHEMAS: dict[ConfigKind, dict[str, Any]] = {"loop": loop_schema(), "team": team_schema()}

@@ -22,6 +22,8 @@ EVERY_STEP: list[dict[str, Any]] = [
     {"do": "tool", "title": "Look", "kind": "read", "ask": True, "steps": [{"do": "wait", "seconds": 0.1}]},
     {"do": "write", "path": "a.txt", "text": "x", "ask": {"on_reject": [{"do": "stop", "reason": "end_turn"}]}},
     {"do": "run", "command": "true", "background": True},
+    {"do": "mcp", "tool": "replan", "server": "avenor", "arguments": {"reason": "x"}, "on_reply": [{"steps": []}]},
+    {"do": "model", "prompt": "p", "url": "http://h", "key": "k", "on_reply": [{"match": "a|b", "steps": []}]},
     {"do": "wait", "seconds": "1s"},
     {"do": "wait_for", "path": "go", "timeout": 3},
     {"do": "barrier", "directory": "meet", "count": 2},

@@ -1,5 +1,7 @@
 """The reducer: a run's state from its events alone."""
 
+from typing import Any
+
 import msgspec
 from msgspec import Raw
 
@@ -248,3 +250,14 @@ def test_what_a_run_will_come_to_and_its_new_processes_are_remembered() -> None:
     assert kept.resumed_at == [5]
     assert kept.ending is not None
     assert kept.ending.status == "KILLED"
+
+
+def test_what_a_rule_settles_at_once_is_never_pending() -> None:
+    """Whoever waits for attention is not called for it; handed on to somebody, it is."""
+    fold = Fold(Snapshot())
+    asked: dict[str, Any] = {"request_id": "p1", "tool": "execute", "question": "?", "options": []}
+    fold.apply(ev.PermissionRequest(resolver="automatic", **asked))
+    assert not fold.state.wants_attention
+
+    fold.apply(ev.PermissionRequest(resolver="control", **asked))
+    assert fold.state.wants_attention

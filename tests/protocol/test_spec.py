@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from avenor.protocol.errors import InvalidParams
+from avenor.protocol.mcp import McpServer
 from avenor.protocol.spec import Record, RunSpec, SpawnParams, has_phases, permission_base, phase_spec, resolve_spec
+from tests.protocol.manifest_changes import check, roster
 
 
 def test_paths_resolve_against_dir_and_durations_become_seconds() -> None:
@@ -93,6 +95,73 @@ def test_what_cannot_be_used_is_refused_with_the_name_of_its_field(given: dict[s
         resolve_spec(RunSpec(**fields))
 
     assert field == caught.value.data["field"]
+
+
+MANIFEST: dict[str, Any] = {"manifest": "m.yaml", "roster": "r.yaml", "dir": "/d"}
+
+
+def test_a_manifest_needs_no_prompt_and_its_files_are_relative_to_dir() -> None:
+    """Both of them."""
+    spec = resolve_spec(RunSpec(**MANIFEST, max_parallel=2, unsandboxed=True))
+    assert (spec.manifest, spec.roster, spec.max_parallel, spec.unsandboxed) == ("/d/m.yaml", "/d/r.yaml", 2, True)
+    assert not has_phases(spec)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "reason"),
+    [
+        ({"roster": None}, "roster", "a manifest needs one"),
+        ({"roster": ""}, "roster", "give it some text"),
+        ({"manifest": ""}, "manifest", "give it some text"),
+        ({"max_parallel": 0}, "max_parallel", "it must be 1 or more"),
+        ({"prompt": "go"}, "prompt", "the manifest has the contract"),
+        ({"prompt_file": "p"}, "prompt_file", "the manifest has the contract"),
+        ({"loop_file": "l"}, "loop_file", "not both"),
+        ({"team_file": "t"}, "team_file", "not both"),
+        ({"resume": "s"}, "resume", "every member has a session of its own"),
+        ({"auto_approve": True}, "auto_approve", "the manifest says what each member may do"),
+        ({"mcp_config": "m.json"}, "mcp_config", "only the tools that it declares"),
+        ({"mcp_servers": [McpServer(name="a", command="a")]}, "mcp_servers", "only the tools that it declares"),
+        ({"agent": "a"}, "agent", "the profiles of the roster say it"),
+        ({"model": "m"}, "model", "the profiles of the roster say it"),
+        ({"thinking": "t"}, "thinking", "the profiles of the roster say it"),
+        ({"backend": "acp", "agent_command": "x"}, "agent_command", "the profiles of the roster say it"),
+        ({"backend": "scripted", "script": "s"}, "script", "the profiles of the roster say it"),
+        (
+            {"backend": "opencode-http", "server_url": "http://x"},
+            "server_url",
+            "the profiles of the roster say it",
+        ),
+        ({"manifest": None, "prompt": "go"}, "roster", "it is for manifests"),
+        ({"manifest": None, "roster": None, "prompt": "go", "max_parallel": 1}, "max_parallel", "it is for manifests"),
+        ({"manifest": None, "roster": None, "prompt": "go", "unsandboxed": True}, "unsandboxed", "it is for manifests"),
+    ],
+)
+def test_with_a_manifest_only_what_it_leaves_open_can_be_given(change: dict[str, Any], field: str, reason: str) -> None:
+    """What members do and use is in the manifest and its roster, and nowhere else."""
+    with pytest.raises(InvalidParams, match=reason) as caught:
+        resolve_spec(RunSpec(**{**MANIFEST, **change}))
+    assert caught.value.data["field"] == field
+
+
+def test_a_record_with_a_manifest_is_one_of_a_manifest() -> None:
+    """Also when it was read from a file."""
+    manifest = check().manifest
+    record = Record(runtime_id="", run_id="r", spec=resolve_spec(RunSpec(**MANIFEST)), prompt="", config=manifest)
+    again = msgspec.json.decode(msgspec.json.encode(record), type=Record)
+    assert (again, again.kind) == (record, "manifest")
+
+
+def test_a_run_is_said_to_be_on_the_backends_that_it_uses() -> None:
+    """Nobody in a manifest has the one that the run would have without."""
+    names = roster()
+    names["profiles"]["analysis-small"] = {"backend": "pi", "enforces_tools": ["execute", "fetch"]}
+    spec = resolve_spec(RunSpec(**MANIFEST))
+
+    manifest = Record(runtime_id="", run_id="r", spec=spec, prompt="", config=check(names=names).manifest)
+
+    assert manifest.backend == "pi, scripted"
+    assert msgspec.structs.replace(manifest, config=None).backend == "opencode-acp"
 
 
 def test_a_loop_or_team_needs_no_prompt_and_its_members_may_use_what_the_run_does_not() -> None:

@@ -55,7 +55,7 @@ async def test_codex_is_made_to_ask_as_it_comes(tmp_path: Path) -> None:
         assert (session.agent, session.model, session.agent_version) == ("workspace-write", "small", "codex 9.9.9")
         assert session.capabilities == Capabilities(
             resume="resume",
-            agents=["workspace-write", "read-only", "untrusted", "danger-full-access"],
+            agents=["workspace-write", "read-only", "untrusted", "untrusted-full-access", "danger-full-access"],
             models=["small", "large"],
             thinking=["low", "high"],
         )

@@ -1,6 +1,8 @@
 """What the zygote does so that its forks are small and fast."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -18,6 +20,16 @@ def test_a_rehearsal_leaves_no_descriptor_thread_process_or_file_behind(tmp_path
     rehearse(str(tmp_path))
     assert (sorted(os.listdir("/dev/fd")), threading.enumerate(), psutil.Process().children()) == before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_only_manifests_need_is_not_imported(tmp_path: Path) -> None:
+    """Neither their runner nor the YAML parser, which every runtime of a supervisor would have in its memory."""
+    code = (
+        "import sys; from avenor.runtimes.zygote import preload; preload(sys.argv[1]); "
+        "print([name for name in ('yaml', 'hypercorn', 'avenor.runtimes.manifest') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
 
 
 def test_the_runs_of_a_rehearsal_are_lived_to_their_end(tmp_path: Path) -> None:

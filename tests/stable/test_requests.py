@@ -8,8 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from avenor.host.rundir import RunDir
 from avenor.protocol.errors import AvenorError
+from avenor.protocol.manifest.binding import ResolvedManifest
 from avenor.protocol.outcomes import parse_sentinel
+from avenor.stable.records import Surroundings, make_record
 from avenor.stable.requests import read_request, tell_refusal
 
 
@@ -84,6 +87,39 @@ def test_the_servers_of_the_file_are_in_the_request(tmp_path: Path) -> None:
         read_request(raw(**given), claim_seconds=30)
     assert refused.value.data["field"] == "mcp_config"
     assert [found["path"] for found in refused.value.data["errors"]] == ["$.mcpServers.b", "$.mcpServers.c"]
+
+
+AROUND = Surroundings(socket="s", environ={}, umask=0o077, parked_timeout=0, on_crash="fail", version="1")
+MANIFESTS = Path(__file__).parents[1] / "data" / "manifests"
+
+
+def test_a_manifest_is_loaded_and_checked_by_the_supervisor(tmp_path: Path) -> None:
+    """As loops and teams are; both files are relative to dir."""
+    given: dict[str, Any] = {"dir": str(MANIFESTS), "prompt": None, "manifest": "seed.yaml"}
+    request = read_request(raw(**given, roster="roster-scripted.yaml", max_parallel=2), claim_seconds=30)
+    assert isinstance(request.config, ResolvedManifest)
+    assert (request.spec.max_parallel, request.spec.roster) == (2, str(MANIFESTS / "roster-scripted.yaml"))
+    record = make_record(request, RunDir(tmp_path / "rt_1"), AROUND)
+    assert (record.kind, record.parks) == ("manifest", False)
+
+
+def test_every_mistake_in_a_manifest_is_in_the_refusal(tmp_path: Path) -> None:
+    """With file, path, line and column, and the sentinel that was named."""
+    (tmp_path / "m.yaml").write_text("schema_version: team.v1\nteam_id: 7\nextra: 1\n")
+    params = raw(
+        dir=str(tmp_path),
+        prompt=None,
+        manifest="m.yaml",
+        roster=str(MANIFESTS / "roster-scripted.yaml"),
+        sentinel_file="end",
+    )
+    with pytest.raises(AvenorError) as refused:
+        read_request(params, claim_seconds=30)
+    assert (refused.value.code, refused.value.data["field"]) == (-32602, "manifest")
+    places = [(each["path"], each["line"], each["column"]) for each in refused.value.data["errors"]]
+    assert {("$.team_id", 2, 1), ("$.extra", 3, 1)} < set(places)
+    tell_refusal(params, refused.value)
+    assert (tmp_path / "end").read_text().startswith("FAILED\n")
 
 
 def test_a_backend_of_the_users_is_one_if_the_supervisor_knows_it(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ HTTP_FLAGS = (
 
 RUN = Command(
     "run",
-    "run one agent, a loop or a team to the end",
+    "run one agent, a loop, a team or a manifest to the end",
     flags=(
         *SPEC_FLAGS,
         Flag(
@@ -60,6 +60,7 @@ RUN = Command(
         'avenor run --prompt "List the files in this directory and exit." --sentinel-file run.done',
         'avenor --backend scripted --prompt "say hello"',
         "avenor run --team-file team.json --auto-approve --sentinel-file run.done",
+        "avenor run --manifest team.yaml --roster roster.yaml --sentinel-file run.done",
     ),
     prints=(
         "on a terminal the turn, live, or a board of the phases; else only the agent's final reply, and everything "
@@ -348,27 +349,35 @@ ANSWER = Command(
 )
 VERIFY = Command(
     "verify",
-    "check loop and team files as a run would",
-    arguments=(Argument("FILE", FILE, "a loop or team config", repeats=True, required=True),),
+    "check loop, team and manifest files as a run would",
+    arguments=(Argument("FILE", FILE, "a loop or team config, or a manifest", repeats=True, required=True),),
     flags=(
         Flag(
             "--kind",
             CHOICE,
             "what the files are",
-            metavar="loop|team",
-            default="a loop with `loop` or `max_iterations` in it, else a team",
-            choices=("loop", "team"),
+            metavar="loop|team|manifest",
+            default="a manifest with `schema_version` in it, a loop with `loop` or `max_iterations`, else a team",
+            choices=("loop", "team", "manifest"),
         ),
+        Flag("--roster", FILE, "what the names in manifests stand for", metavar="FILE"),
+        Flag("--unsandboxed", SWITCH, "the members of manifests will work without a sandbox"),
         Flag("--initial", SWITCH, "the run will have a prompt: that is a phase before all others"),
-        Flag("--json", SWITCH, "print an array of {file, kind, ok, errors, warnings, notes}"),
+        Flag("--json", SWITCH, "print an array of {file, kind, ok, errors, warnings, notes}, manifests with `price`"),
     ),
     about=(
         "Every mistake is told at once, in the file, in the files that it names and in their templates: with the file, "
         "the JSON path, what was found and what was expected. A file with neither `loop` nor `team` in it could be "
-        "either; it is taken for a team, unless --kind says loop."
+        "either; it is taken for a team, unless --kind says loop. Of a manifest it shows the plan as well: who waits "
+        "for whom, the longest way through, how long that takes beside one after the other, and what is reserved of "
+        "the budget."
     ),
-    examples=("avenor verify team.json", "avenor verify --kind loop --json loops/*.json"),
-    prints="a line for each error, warning and note, and one for each file",
+    examples=(
+        "avenor verify team.json",
+        "avenor verify --kind loop --json loops/*.json",
+        "avenor verify team.yaml --roster roster.yaml",
+    ),
+    prints="a line for each error, warning and note, and one for each file; of a manifest also its plan and price",
     exits=((0, "a run would take them all"), (1, "a run would refuse at least one"), (2, "usage")),
 )
 DOCTOR = Command(

@@ -7,6 +7,7 @@ from time import localtime, strftime
 from avenor.cli.listing import count_text, elapsed_text
 from avenor.cli.terminal import Style
 from avenor.cli.untyped import list_in, object_in
+from avenor.control.manifesttext import manifest_words
 from avenor.control.safetext import clip, one_line, safe_text
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ _TEXT_EVENTS = {
     "agent.thought_chunk": ("dim",),
     "user.message_chunk": ("cyan",),
 }
+_TONES = {"good": ("green",), "bad": ("red",), "warn": ("yellow",), "plain": ("dim",)}
 # What every event carries, and so tells nothing about this one.
 _ENVELOPE = frozenset(
     {"event", "seq", "ts", "run_id", "run_label", "runtime_id", "session_id", "path", "depth", "iteration", "attempt"}
@@ -75,7 +77,7 @@ class EventView:
         try:
             return describe(self, event)[2]
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-            return _describe_other(self, event)[2]  # not one of ours, or not of this version
+            return _describe_facts(event)[2]  # not one of ours, or not of this version
 
     def title_of(self, event: Event) -> str:
         """The title of the tool call that an event is about; remembered from its first event."""
@@ -126,6 +128,14 @@ _Description = tuple[str, tuple[str, ...], str]
 
 
 def _describe_other(_view: EventView, event: Event) -> _Description:
+    told = manifest_words(event)
+    if told is not None:
+        word, tone, detail = told
+        return word, _TONES[tone], detail
+    return _describe_facts(event)
+
+
+def _describe_facts(event: Event) -> _Description:
     facts = [f"{name}={_value(value)}" for name, value in event.items() if name not in _ENVELOPE]
     return str(event.get("event", "?")), ("dim",), " ".join(facts)
 

@@ -27,6 +27,16 @@ SPEC_FLAGS = (
     Flag("--prompt-file", FILE, "read the prompt from this file instead", metavar="FILE"),
     Flag("--loop-file", FILE, "run the phases of this loop config, over and over", metavar="FILE"),
     Flag("--team-file", FILE, "run the phases of this team config, its members at the same time", metavar="FILE"),
+    Flag("--manifest", FILE, "run the members of this manifest, held to what it says", metavar="FILE"),
+    Flag("--roster", FILE, "what the names in the manifest stand for", metavar="FILE"),
+    Flag(
+        "--max-parallel",
+        COUNT,
+        "how many members of the manifest work at once",
+        metavar="N",
+        default="as many as its graph allows",
+    ),
+    Flag("--unsandboxed", SWITCH, "let the members of the manifest work without a sandbox"),
     Flag("--fail-on-max-iterations", SWITCH, "a loop that nothing ends before its limit has failed"),
     Flag(
         "--dir", DIRECTORY, "the working directory; other relative paths are relative to it", metavar="DIR", default="."
@@ -109,10 +119,15 @@ def spec_fields(command: Command, values: Values, environ: dict[str, str]) -> di
         fields["env"] = dict(_assignment(command, text, environ) for text in values.texts("env"))
     if "prompt" in fields and "prompt_file" in fields:
         raise UsageError("give --prompt or --prompt-file, not both", command)
-    if "loop_file" in fields and "team_file" in fields:
-        raise UsageError("give --loop-file or --team-file, not both", command)
-    if fields.keys().isdisjoint(("prompt", "prompt_file", "loop_file", "team_file")):
-        raise UsageError("--prompt TEXT, --prompt-file FILE, --loop-file FILE or --team-file FILE is needed", command)
+    files = [name for name in ("loop_file", "team_file", "manifest") if name in fields]
+    if len(files) > 1:
+        one, other = (name.replace("_", "-") for name in files[:2])
+        raise UsageError(f"give --{one} or --{other}, not both", command)
+    if not files and fields.keys().isdisjoint(("prompt", "prompt_file")):
+        raise UsageError(
+            "--prompt TEXT, --prompt-file FILE, --loop-file FILE, --team-file FILE or --manifest FILE is needed",
+            command,
+        )
     return fields
 
 

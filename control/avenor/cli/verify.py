@@ -1,28 +1,31 @@
 """`avenor verify`: loads configs exactly as a run would, and tells what is wrong with them."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
-
-import msgspec
+from typing import Final, Literal
 
 from avenor.cli.commands import VERIFY
 from avenor.cli.output import dump, write_out, write_text
 from avenor.cli.parsing import Values, parse
+from avenor.cli.verify_manifest import check_plan
+from avenor.cli.verify_report import Report
 from avenor.control.safetext import one_line
 from avenor.host.backend_names import backend_names
 from avenor.host.regular import read_regular
 from avenor.protocol.config_loading import (
     SIZE_LIMIT_BYTES,
-    CheckedConfig,
     check_config,
     config_kind,
     format_hint,
 )
 from avenor.protocol.configs import ConfigKind, ResolvedConfig, ResolvedLoop
 
-_KINDS: Final[dict[str | None, ConfigKind]] = {"loop": "loop", "team": "team"}
+Kind = Literal["loop", "team", "manifest"]
+_KINDS: Final[dict[str | None, Kind]] = {"loop": "loop", "team": "team", "manifest": "manifest"}
+# Loops and teams are JSON and know no such member, so nothing else has to be read to tell them apart.
+_MANIFEST: Final = re.compile(rb"""^\s*[{,]?\s*["']?schema_version["']?\s*:""", re.MULTILINE)
 
 
 def verify(words: Sequence[str]) -> int:
@@ -33,42 +36,44 @@ def verify(words: Sequence[str]) -> int:
         HelpAsked: They ask for help.
     """
     values = parse(VERIFY, words)
-    checks = [_check(file, values) for file in values.texts("file")]
+    reports = [_check(file, values) for file in values.texts("file")]
     if values.switch("json"):
-        write_out(dump([_as_json(*check) for check in checks], indent=2) + b"\n")
+        write_out(dump([report.as_json() for report in reports], indent=2) + b"\n")
     else:
-        write_text("".join(one_line(line) + "\n" for check in checks for line in _lines(*check)))
-    return 0 if all(checked.config for _, _, checked in checks) else 1
+        write_text("".join(one_line(line) + "\n" for report in reports for line in report.lines()))
+    return 0 if all(report.is_ok for report in reports) else 1
 
 
-def _check(file: str, values: Values) -> tuple[str, ConfigKind, CheckedConfig]:
-    read = partial(read_regular, limit_bytes=SIZE_LIMIT_BYTES)
-    kind = _KINDS.get(values.text("kind")) or _kind(file, read)
-    names = backend_names(os.environ)
-    return file, kind, check_config(file, kind, read=read, has_initial=values.switch("initial"), backends=names)
+def _check(file: str, values: Values) -> Report:
+    kind = _KINDS.get(values.text("kind")) or _kind(file, partial(read_regular, limit_bytes=SIZE_LIMIT_BYTES))
+    if kind == "manifest":
+        return check_plan(file, values.text("roster"), unsandboxed=values.switch("unsandboxed"))
+    return _check_phases(file, kind, has_initial=values.switch("initial"))
 
 
-def _kind(file: str, read: Callable[[str], bytes]) -> ConfigKind:
+def _kind(file: str, read: Callable[[str], bytes]) -> Kind:
     """What a file is meant as. One that cannot be read says so when it is loaded."""
+    if file.endswith((".yaml", ".yml")):
+        return "manifest"
     try:
-        return config_kind(read(file)) or "team"
+        data = read(file)
     except OSError:
         return "team"
+    return config_kind(data) or ("manifest" if _MANIFEST.search(data) else "team")
 
 
-def _as_json(file: str, kind: ConfigKind, checked: CheckedConfig) -> dict[str, Any]:
-    found = {name: msgspec.to_builtins(getattr(checked, name)) for name in ("errors", "warnings", "notes")}
-    return {"file": file, "kind": kind, "ok": checked.config is not None, **found}
-
-
-def _lines(file: str, kind: ConfigKind, checked: CheckedConfig) -> list[str]:
-    lines = [found.line() for found in checked.errors]
-    lines += [found.line("warning") for found in checked.warnings]
-    lines += [found.line("note") for found in checked.notes]
-    if checked.config is not None:
-        return [*lines, f"{file}: {_contents(checked.config)}: ok"]
-    many = len(checked.errors)
-    return [*lines, f"{file}: {kind}: {many} error{'s' if many > 1 else ''}; {format_hint(kind)}"]
+def _check_phases(file: str, kind: ConfigKind, *, has_initial: bool) -> Report:
+    read = partial(read_regular, limit_bytes=SIZE_LIMIT_BYTES)
+    checked = check_config(file, kind, read=read, has_initial=has_initial, backends=backend_names(os.environ))
+    return Report(
+        file=file,
+        kind=kind,
+        errors=checked.errors,
+        warnings=checked.warnings,
+        notes=checked.notes,
+        contents=None if checked.config is None else _contents(checked.config),
+        hint=format_hint(kind),
+    )
 
 
 def _contents(config: ResolvedConfig) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from avenor.control.manifesttext import is_telling
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -66,7 +68,7 @@ class Classifier:
             return MILESTONE if event.get("phase") in _TELLING_STATUSES else ACTIVITY
         if name in ("tool.call", "tool.call_update"):
             return MILESTONE if self._completes_commit(event) else ACTIVITY
-        return ACTIVITY
+        return MILESTONE if is_telling(event) else ACTIVITY
 
     def _completes_commit(self, event: Event) -> bool:
         key = (*speaker_of(event), event.get("toolCallId"))

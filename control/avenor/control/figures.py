@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from math import isfinite
 
+from avenor.control.manifest_figures import ManifestFigures
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +30,7 @@ def figures_of(events: Iterable[Event]) -> Facts:
     Returns:
         The members of `run.start` and `run.end`; `phases` and `turns` with their beginnings, ends, outcomes and usage;
         `permissions` with who answered them; `retries`, `errors` and `resumed`; `tools` by status; `usage` over all;
-        and `waits`: what was waited for, from when to when.
+        `waits`: what was waited for, from when to when; and `manifest`, None of a run that has none.
     """
     figures = _Figures()
     for event in events:
@@ -47,6 +49,7 @@ class _Figures:
         self._errors: list[Facts] = []
         self._resumed: list[Facts] = []
         self._tools: dict[tuple[_Place, str, str], str] = {}
+        self._manifest = ManifestFigures()
         self._first_session_at: int | None = None
         self._first_at: int | None = None
         self._last_at = 0
@@ -57,6 +60,7 @@ class _Figures:
         self._first_at = at if self._first_at is None else self._first_at
         self._last_at = max(self._last_at, at)
         self._count += 1
+        self._manifest.take(event, at)
         handler = _HANDLERS.get(str(event.get("event")))
         if handler is not None:
             handler(self, event, at)
@@ -85,6 +89,7 @@ class _Figures:
             "resumed": self._resumed,
             "tools": {"calls": len(self._tools), **_counts(self._tools.values())},
             "usage": _sum([turn["usage"] for turn in self._turns]),
+            "manifest": self._manifest.finish(),
             "waits": sorted(self._waits(started), key=lambda wait: wait["from"]),
         }
 

@@ -17,6 +17,7 @@ from avenor.control.rpc import Call, MethodTable
 from avenor.host.logfile import last_event_named, last_seq, read_after, seq_of
 from avenor.protocol.errors import InvalidParams
 from avenor.protocol.events import LoopEnd, TeamEnd, TurnEnd, decode_event
+from avenor.protocol.manifest.events import ManifestEnd
 from avenor.protocol.methods import (
     LINE_LIMIT_BYTES,
     History,
@@ -32,8 +33,9 @@ from avenor.protocol.snapshot import Snapshot
 # Leaves room for the rest of the answer.
 HISTORY_LIMIT_BYTES: Final = LINE_LIMIT_BYTES - 64 * 1024
 _PIECE_BYTES: Final = 256 * 1024
-# The last of these says what a run has come to, so far or at all.
+# The last of these says what a run has come to, so far or at all; of a manifest only its end does.
 _TELL_RESULT: Final = ("turn.end", "avenor.loop.end", "avenor.team.end")
+_TELLS_MANIFEST: Final = ("avenor.manifest.end",)
 
 
 def add_snapshots(table: MethodTable, hubs: HubSource) -> None:
@@ -84,9 +86,9 @@ async def _wait(hub: EventHub, params: WaitParams) -> Snapshot:
 
 
 def _result(hub: EventHub) -> RunResult | Awaitable[RunResult]:
-    ring = hub.ring
+    ring, names = hub.ring, _telling(hub)
     for index in range(len(ring.names) - 1, -1, -1):
-        if ring.names[index] in _TELL_RESULT:
+        if ring.names[index] in names:
             return _result_of(unwrap_event(ring.lines[index]), hub.fold.state)
     if ring.floor == 0:
         return RunResult(final_output=None, stop_reason=hub.fold.state.stop_reason)
@@ -94,10 +96,14 @@ def _result(hub: EventHub) -> RunResult | Awaitable[RunResult]:
 
 
 async def _result_from_log(hub: EventHub) -> RunResult:
-    line = await trio.to_thread.run_sync(last_event_named, hub.log_path, *_TELL_RESULT)
+    line = await trio.to_thread.run_sync(last_event_named, hub.log_path, *_telling(hub))
     if line is None:
         return RunResult(final_output=None, stop_reason=hub.fold.state.stop_reason)
     return _result_of(line, hub.fold.state)
+
+
+def _telling(hub: EventHub) -> tuple[str, ...]:
+    return _TELLS_MANIFEST if hub.fold.state.kind == "manifest" else _TELL_RESULT
 
 
 def _result_of(line: bytes, state: Snapshot) -> RunResult:
@@ -105,7 +111,7 @@ def _result_of(line: bytes, state: Snapshot) -> RunResult:
         event = decode_event(line)
     except msgspec.DecodeError:  # from a newer version
         return RunResult(final_output=None, stop_reason=None)
-    assert isinstance(event, TurnEnd | LoopEnd | TeamEnd)
+    assert isinstance(event, TurnEnd | LoopEnd | TeamEnd | ManifestEnd)
     output = None if event.final_output is msgspec.UNSET else event.final_output
     stop_reason = event.stop_reason if isinstance(event, TurnEnd) else state.stop_reason
     return RunResult(final_output=output, stop_reason=stop_reason)

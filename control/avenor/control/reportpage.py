@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from html import escape
 
-from avenor.control.safetext import one_line, safe_text
+from avenor.control.manifestpage import manifest_sections
+from avenor.control.pageparts import cell, colour_of, duration_text, outcome_cell, table
+from avenor.control.safetext import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from avenor.control.figures import Facts
 
@@ -36,9 +37,7 @@ figure { margin: 0; } .lane { margin: .35rem 0; } .lane > span { font-size: .85r
 .track i.waits { opacity: .85; }
 @media (max-width: 30rem) { table { font-size: .82rem; } th, td { padding-right: .4rem; } }
 """
-_COLOURS = {"done": "done", "failed": "failed", "aborted": "failed", "lost": "failed", "retried": "waits"}
 _NAMES = {"start": "waiting for the agent", "permission": "waiting for a permission", "retry": "waiting to try again"}
-_MINUTE, _HOUR = 60, 3600
 
 
 def report_page(runs: Sequence[Facts]) -> str:
@@ -52,58 +51,46 @@ def report_page(runs: Sequence[Facts]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # The page needs nothing, and shows what agents wrote: no browser shall fetch or run anything for it.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{_text(title)}</h1>\n"
+        f"<title>{cell(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{cell(title)}</h1>\n"
         f"{body}</body>\n</html>\n"
     )
 
 
-def duration_text(milliseconds: int) -> str:
-    """A duration for people: `850 ms`, `12.3 s`, `4 min 5 s`, `2 h 10 min`."""
-    seconds = milliseconds / 1000
-    if milliseconds < 1000:
-        return f"{milliseconds} ms"
-    if round(seconds, 1) < _MINUTE:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
-    return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
-
-
 def _overview(runs: Sequence[Facts]) -> str:
     rows = [
-        (_text(_named(run)), _outcome(run["status"]), duration_text(run["duration_ms"]), _tokens(run), _cost(run))
+        (cell(_named(run)), outcome_cell(run["status"]), duration_text(run["duration_ms"]), *_spent(run))
         for run in runs
     ]
-    return _table("Overview", ("run", "came to", "took", "#tokens", "#cost"), rows, level=2)
+    return table("Overview", ("run", "came to", "took", "#tokens", "#cost"), rows, level=2)
 
 
 def _run(run: Facts) -> str:
     parts = [
-        f"<h2>{_text(_named(run))}</h2>\n",
+        f"<h2>{cell(_named(run))}</h2>\n",
         _summary(run),
         _timeline(run),
-        _table("Phases", ("phase", "came to", "took", "#tokens", "#cost"), map(_phase_row, run["phases"])),
-        _table("Turns", ("prompt", "came to", "took", "#tokens", "#cost"), map(_turn_row, run["turns"])),
-        _table("Permissions", ("asked", "answered", "by", "waited"), map(_permission_row, run["permissions"])),
-        _table(
+        manifest_sections(run["manifest"]) if run["manifest"] else "",
+        table("Phases", ("phase", "came to", "took", "#tokens", "#cost"), map(_phase_row, run["phases"])),
+        table("Turns", ("prompt", "came to", "took", "#tokens", "#cost"), map(_turn_row, run["turns"])),
+        table("Permissions", ("asked", "answered", "by", "waited"), map(_permission_row, run["permissions"])),
+        table(
             "Retries",
             ("phase", "#attempt", "because of", "after"),
             (
                 (
-                    _text(each["phase"] or "–"),
+                    cell(each["phase"] or "–"),
                     str(each["attempt"]),
-                    _text(each["class"]),
+                    cell(each["class"]),
                     duration_text(each["delay_ms"]),
                 )
                 for each in run["retries"]
             ),
         ),
-        _table("Waiting", ("for", "what", "how long"), map(_wait_row, run["waits"])),
-        _table(
+        table("Waiting", ("for", "what", "how long"), map(_wait_row, run["waits"])),
+        table(
             "Errors",
             ("from", "message"),
-            ((_text(each.get("source", "")), _text(each.get("message", ""))) for each in run["errors"]),
+            ((cell(each.get("source", "")), cell(each.get("message", ""))) for each in run["errors"]),
         ),
     ]
     return "".join(parts)
@@ -112,17 +99,17 @@ def _run(run: Facts) -> str:
 def _summary(run: Facts) -> str:
     tools = run["tools"]
     facts = [
-        ("came to", _outcome(run["status"]) + _because(run)),
+        ("came to", outcome_cell(run["status"]) + _because(run)),
         ("began", _clock(run["started_at"])),
         ("took", duration_text(run["duration_ms"])),
-        ("tokens", _tokens(run)),
-        ("cost", _cost(run)),
+        ("tokens", _spent(run)[0]),
+        ("cost", _spent(run)[1]),
         ("tool calls", f"{tools['calls']}" + (f", {tools['failed']} failed" if tools.get("failed") else "")),
         ("waited", duration_text(sum(wait["ms"] for wait in run["waits"]))),
-        ("kind", _text(run.get("kind", "–"))),
-        ("backend", _text(run.get("backend", "–"))),
-        ("directory", _text(run.get("dir", "–"))),
-        ("run", _text(run["run_id"] or "–")),
+        ("kind", cell(run.get("kind", "–"))),
+        ("backend", cell(run.get("backend", "–"))),
+        ("directory", cell(run.get("dir", "–"))),
+        ("run", cell(run["run_id"] or "–")),
     ]
     if run["resumed"]:
         times = len(run["resumed"])
@@ -137,7 +124,7 @@ def _timeline(run: Facts) -> str:
         name = "/".join(filter(None, (entry["path"], entry["name"]))) or "turns"
         end = entry["started_at"] + entry["duration_ms"]
         told = f"{name}: {entry['outcome']}, {duration_text(entry['duration_ms'])}"
-        lanes.setdefault(name, []).append(_bar(run, entry["started_at"], end, _colour(entry["outcome"]), told))
+        lanes.setdefault(name, []).append(_bar(run, entry["started_at"], end, colour_of(entry["outcome"]), told))
     for wait in run["waits"]:
         name = _NAMES[wait["what"]]
         told = f"{name}: {wait['detail']}, {duration_text(wait['ms'])}"
@@ -145,7 +132,7 @@ def _timeline(run: Facts) -> str:
     if not lanes:
         return ""
     rows = "".join(
-        f'<div class="lane"><span>{_text(name)}</span><div class="track">{"".join(bars)}</div></div>\n'
+        f'<div class="lane"><span>{cell(name)}</span><div class="track">{"".join(bars)}</div></div>\n'
         for name, bars in lanes.items()
     )
     caption = f"{_clock(run['started_at'])}, and {duration_text(run['duration_ms'])} from left to right"
@@ -157,7 +144,7 @@ def _bar(run: Facts, start: int, end: int, colour: str, told: str) -> str:
     left = min(100.0, max(0.0, 100 * (start - run["started_at"]) / whole))
     width = min(100 - left, 100 * max(0, end - start) / whole)
     style = f"left:{left:.3f}%;width:{width:.3f}%"
-    return f'<i class="{colour}" style="{style}" role="img" aria-label="{_text(told)}" title="{_text(told)}"></i>'
+    return f'<i class="{colour}" style="{style}" role="img" aria-label="{cell(told)}" title="{cell(told)}"></i>'
 
 
 def _phase_row(phase: Facts) -> tuple[str, ...]:
@@ -167,8 +154,8 @@ def _phase_row(phase: Facts) -> tuple[str, ...]:
     label = phase.get("abort_marker_label") or phase.get("exit_marker_label")
     stop = ", ".join(filter(None, (str(phase["stop_reason"] or ""), str(label or ""))))
     return (
-        _text(name) + (f' <span class="soft">{_text(", ".join(notes))}</span>' if notes else ""),
-        _outcome(phase["outcome"]) + (f" ({_text(stop)})" if stop else ""),
+        cell(name) + (f' <span class="soft">{cell(", ".join(notes))}</span>' if notes else ""),
+        outcome_cell(phase["outcome"]) + (f" ({cell(stop)})" if stop else ""),
         duration_text(phase["duration_ms"]),
         _tokens(phase),
         _cost(phase),
@@ -181,8 +168,8 @@ def _turn_row(turn: Facts) -> tuple[str, ...]:
     shown = prompt if len(prompt) <= 120 else prompt[:119] + "…"
     detail = ", ".join(filter(None, (str(turn["stop_reason"] or ""), str(turn.get("error", "")))))
     return (
-        (f'<span class="soft">{_text(name)}</span> ' if name else "") + _text(shown),
-        _outcome(turn["outcome"]) + (f" ({_text(detail)})" if detail else ""),
+        (f'<span class="soft">{cell(name)}</span> ' if name else "") + cell(shown),
+        outcome_cell(turn["outcome"]) + (f" ({cell(detail)})" if detail else ""),
         duration_text(turn["duration_ms"]),
         _tokens(turn),
         _cost(turn),
@@ -191,48 +178,29 @@ def _turn_row(turn: Facts) -> tuple[str, ...]:
 
 def _permission_row(asked: Facts) -> tuple[str, ...]:
     question = " ".join(filter(None, (asked["tool"], asked["question"])))
-    where = f' <span class="soft">{_text(asked["phase"])}</span>' if asked["phase"] else ""
+    where = f' <span class="soft">{cell(asked["phase"])}</span>' if asked["phase"] else ""
     if asked["answered_at"] is None:
-        return _text(question) + where, '<span class="waits">nobody answered</span>', "–", "to the end"
+        return cell(question) + where, '<span class="waits">nobody answered</span>', "–", "to the end"
     answer = " ".join(filter(None, (asked["answer"], f"({asked['option_id']})" if asked["option_id"] else "")))
     waited = duration_text(asked["answered_at"] - asked["asked_at"])
-    return _text(question) + where, _text(answer), _text(asked["source"] or "–"), waited
+    return cell(question) + where, cell(answer), cell(asked["source"] or "–"), waited
 
 
 def _wait_row(wait: Facts) -> tuple[str, ...]:
-    return _NAMES[wait["what"]].removeprefix("waiting "), _text(wait["detail"]), duration_text(wait["ms"])
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, level: int = 3) -> str:
-    """A table of cells that are HTML already; a column whose name begins with # holds numbers. Empty without rows."""
-    classes = [' class="number"' if name.startswith("#") else "" for name in columns]
-    lines = [
-        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(classes, row, strict=True)) + "</tr>\n"
-        for row in rows
-    ]
-    if not lines:
-        return ""
-    names = zip(classes, columns, strict=True)
-    head = "".join(f'<th scope="col"{kind}>{name.removeprefix("#")}</th>' for kind, name in names)
-    table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{''.join(lines)}</tbody>\n</table>"
-    region = f'<div class="wide" role="region" aria-label="{title}" tabindex="0">'  # one can scroll it by keyboard
-    return f"<h{level}>{title}</h{level}>\n{region}{table}</div>\n"
-
-
-def _outcome(word: str | None) -> str:
-    word = word or "not ended"
-    return f'<b class="{_colour(word.lower())}">{_text(word)}</b>'
-
-
-def _colour(outcome: str) -> str:
-    if outcome in ("timeout", "killed", "blocked"):
-        return "failed"
-    return _COLOURS.get(outcome, "other")
+    return _NAMES[wait["what"]].removeprefix("waiting "), cell(wait["detail"]), duration_text(wait["ms"])
 
 
 def _because(run: Facts) -> str:
     facts = [str(run[name]) for name in ("stop_reason", "reason") if run[name]]
-    return f" ({_text(': '.join(facts))})" if facts else ""
+    return f" ({cell(': '.join(facts))})" if facts else ""
+
+
+def _spent(run: Facts) -> tuple[str, str]:
+    """Tokens and cost of all; of a manifest run as its ledger has them, which agents by themselves may tell in part."""
+    if not run["manifest"]:
+        return _tokens(run), _cost(run)
+    used = run["manifest"]["used"]
+    return (f"{used['tokens']:,}" if used["tokens"] else "–", f"${used['cost_usd']:,.4f}" if used["cost_usd"] else "–")
 
 
 def _tokens(entry: Facts) -> str:
@@ -251,7 +219,3 @@ def _named(run: Facts) -> str:
 def _clock(at_ms: int) -> str:
     when = datetime.fromtimestamp(at_ms / 1000, UTC)
     return f'<time datetime="{when.isoformat()}">{when:%Y-%m-%d %H:%M:%S} UTC</time>'
-
-
-def _text(text: object) -> str:
-    return escape(safe_text(str(text)))

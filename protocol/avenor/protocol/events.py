@@ -13,14 +13,17 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from avenor.protocol.event_base import Event as Event
+from avenor.protocol.event_base import KindStamped as KindStamped
+from avenor.protocol.event_base import OptInt, OptRaw, OptStr
+from avenor.protocol.event_base import OwnKind as OwnKind
+from avenor.protocol.manifest.events import ManifestEvent
+
 RunKind = Literal["single", "loop", "team", "manifest"]
-PhaseKind = Literal["pre", "loop", "team", "post"]
+PhaseKind = Literal["pre", "loop", "team", "post", "member"]
 AgentPhase = Literal["thinking", "working", "waiting", "done"]
 RetryClass = Literal["crash", "transport", "overloaded", "rate_limit", "unknown"]
 
-OptStr = str | UnsetType
-OptInt = int | UnsetType
-OptRaw = Raw | UnsetType
 Extra = dict[str, Raw] | UnsetType
 
 
@@ -53,39 +56,6 @@ class PermissionOption(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     option_id: str
     kind: str
     name: str = ""
-
-
-class Event(msgspec.Struct, kw_only=True, tag_field="event", gc=False):
-    """What every event carries. Not frozen: the event log, its one writer, stamps it in place.
-
-    Attributes:
-        seq: Number within the runtime, from 1; 0 until it is stamped.
-        ts: Unix milliseconds.
-    """
-
-    seq: int = 0
-    ts: int = 0
-    run_id: str = ""
-    run_label: OptStr = UNSET
-    runtime_id: OptStr = UNSET
-    session_id: OptStr = UNSET
-    path: OptStr = UNSET
-    depth: OptInt = UNSET
-    phase: OptStr = UNSET
-    iteration: OptInt = UNSET
-    attempt: OptInt = UNSET
-
-
-class KindStamped(Event, kw_only=True):
-    """Events that have no `kind` of their own, so that the phase's is stamped under that name."""
-
-    kind: OptStr = UNSET
-
-
-class OwnKind(Event, kw_only=True):
-    """Events with a `kind` of their own."""
-
-    phase_kind: OptStr = UNSET
 
 
 class RunStart(OwnKind, kw_only=True, tag="run.start"):
@@ -377,6 +347,7 @@ AnyEvent = (
     | Retry
     | Error
     | RunEnd
+    | ManifestEvent
 )
 
 

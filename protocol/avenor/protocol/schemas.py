@@ -8,6 +8,8 @@ from avenor.protocol import methods
 from avenor.protocol.configs import LoopConfig, TeamConfig
 from avenor.protocol.diagnosis import Diagnosis
 from avenor.protocol.events import AnyEvent
+from avenor.protocol.manifest.model import TERMINAL_STATES, Manifest
+from avenor.protocol.manifest.roster import Roster
 from avenor.protocol.snapshot import Snapshot
 from avenor.protocol.spec import SpawnParams
 
@@ -64,6 +66,39 @@ def loop_schema() -> dict[str, Any]:
 def team_schema() -> dict[str, Any]:
     """The schema of a team config; as `loop_schema`."""
     return _config_schema(TeamConfig, "team")
+
+
+def manifest_schema() -> dict[str, Any]:
+    """The schema of a manifest, for editors: types, and the rules that concern one part alone."""
+    schema = msgspec.json.schema(Manifest)
+    states = schema["$defs"]["RunPart"]["properties"]["terminal_states"]
+    states |= {"minItems": len(TERMINAL_STATES), "uniqueItems": True}
+    schema["$defs"]["Evaluation"]["properties"]["otherwise"]["uniqueItems"] = True
+    for name in ("tools", "context_sources", "allowed_writes", "depends_on", "callable_by"):
+        schema["$defs"]["Member"]["properties"][name]["uniqueItems"] = True
+    return {"$schema": _DIALECT, "title": "A manifest for avenor", **schema}
+
+
+def roster_schema() -> dict[str, Any]:
+    """The schema of a roster; as `manifest_schema`."""
+    schema = msgspec.json.schema(Roster)
+    source = schema["$defs"]["ContextSource"]
+    source["oneOf"] = [_required(name, source["properties"][name]) for name in source["properties"]]
+    schema["$defs"]["ToolGrant"]["allOf"] = [
+        {
+            "if": {"properties": {"kinds": {"contains": {"const": kind}}}},
+            "then": {"required": [field], "properties": {field: {"minItems": 1}}},
+            "else": {"properties": {field: {"maxItems": 0}}},
+        }
+        for kind, field in (("execute", "commands"), ("other", "names"))
+    ]
+    return {"$schema": _DIALECT, "title": "A roster for avenor", **schema}
+
+
+def _required(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """That a member is there and no null, which is as good as an absent one."""
+    kind = next(each["type"] for each in schema["anyOf"] if each["type"] != "null")
+    return {"required": [name], "properties": {name: {"type": kind}}}
 
 
 def doctor_schema() -> dict[str, Any]:

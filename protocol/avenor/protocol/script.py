@@ -163,6 +163,50 @@ class Run(_ToolStep, frozen=True, kw_only=True, tag="run"):
     background: bool = False
 
 
+class OnReply(_Part, frozen=True, kw_only=True):
+    """What follows some replies.
+
+    Attributes:
+        match: A Python regular expression, searched for in the reply; absent fits any.
+    """
+
+    steps: list["Step"]
+    match: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_pattern(self.match)
+
+
+class Mcp(_ToolStep, frozen=True, kw_only=True, tag="mcp"):
+    """Calls a tool of an MCP server that the session was handed, over http.
+
+    Attributes:
+        tool: Its name.
+        server: The server's name; absent is the first one that is reached over http.
+        on_reply: The first that fits the reply is played after the tool.
+    """
+
+    tool: Text
+    server: str | None = None
+    arguments: dict[str, Any] = {}
+    on_reply: list[OnReply] = []
+
+
+class Model(_Step, frozen=True, kw_only=True, tag="model"):
+    """Asks a real model once, in OpenAI's dialect. What it answers is `{reply}` from then on, and not said by itself.
+
+    Attributes:
+        url: The base address, over http; the customary variables are the defaults of this and of the key.
+        on_reply: The first that fits the reply is played. An error that fits none ends the turn with an error.
+    """
+
+    prompt: str = "{prompt}"
+    url: Text = "{env:OPENAI_BASE_URL}"
+    key: str = "{env:OPENAI_API_KEY}"
+    model: Text = "scripted"
+    on_reply: list[OnReply] = []
+
+
 class Wait(_Step, frozen=True, kw_only=True, tag="wait"):
     """Waits for a time."""
 
@@ -324,6 +368,8 @@ Step = (
     | Tool
     | Write
     | Run
+    | Mcp
+    | Model
     | Wait
     | WaitFor
     | Barrier
@@ -362,10 +408,7 @@ class Rule(_Part, frozen=True, kw_only=True):
     per: Literal["run", "session"] = "run"
 
     def __post_init__(self) -> None:
-        try:
-            re.compile(self.match or "")
-        except re.error as error:
-            raise ValueError(f"match is no regular expression: {error}") from error
+        _check_pattern(self.match)
 
 
 class Choice(_Part, frozen=True, kw_only=True):
@@ -448,6 +491,13 @@ class Script(_Part, frozen=True, kw_only=True):
             ids = [choice.id for choice in choices(getattr(self, name))]
             if len(set(ids)) < len(ids):
                 raise ValueError(f"the ids in {name} are not distinct: {', '.join(ids)}")
+
+
+def _check_pattern(pattern: str | None) -> None:
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise ValueError(f"match is no regular expression: {error}") from error
 
 
 def choices(listed: list[str | Choice]) -> list[Choice]:

@@ -37,6 +37,7 @@ from avenor.protocol.events import (
     Usage,
     decode_event,
 )
+from avenor.protocol.manifest.events import ManifestEnd, ManifestStart
 
 RunStatus = Literal["queued", "starting", "running", "idle", "ended"]
 PhaseProgress = Literal["running", "done", "failed", "aborted"]
@@ -59,7 +60,7 @@ class PendingPermission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PhaseState(msgspec.Struct, frozen=True, kw_only=True):
-    """One phase of a loop or team."""
+    """One phase of a loop or team, or one task of a manifest."""
 
     path: str | None
     name: str
@@ -149,6 +150,17 @@ COUNTED_ONLY: Final = frozenset(
         "agent.stderr",
         "agent.noise",
         "avenor.error",
+        "avenor.task",
+        "avenor.lease",
+        "avenor.budget",
+        "avenor.authority",
+        "avenor.result",
+        "avenor.join",
+        "avenor.candidate",
+        "avenor.receipt",
+        "avenor.verdict",
+        "avenor.plan",
+        "avenor.handoff",
     }
 )
 
@@ -271,6 +283,8 @@ def _agent_status(state: Snapshot, event: AgentStatus) -> None:
 
 
 def _permission_request(state: Snapshot, event: PermissionRequest) -> None:
+    if event.resolver == "automatic":  # settled in the same moment: nobody is waited for
+        return
     pending = PendingPermission(
         request_id=event.request_id,
         tool=event.tool,
@@ -303,7 +317,8 @@ def _turn_end(state: Snapshot, event: TurnEnd) -> None:
     state.stop_reason = event.stop_reason
     if event.usage is not UNSET:
         state.usage = event.usage if state.usage is None else state.usage.plus(event.usage)
-    _set_output(state, event.final_output)
+    if state.kind != "manifest":  # a member may go on after the end of all was decided, and what it says is its own
+        _set_output(state, event.final_output)
 
 
 def _session_end(state: Snapshot, event: SessionEnd) -> None:
@@ -321,11 +336,11 @@ def _session_of(event: AnyEvent) -> tuple[object, object, object]:
     return _or_none(event.path), _or_none(event.phase), _or_none(event.session_id)
 
 
-def _course_start(state: Snapshot, _event: LoopStart | TeamStart) -> None:
+def _course_start(state: Snapshot, _event: LoopStart | TeamStart | ManifestStart) -> None:
     state.status = "running"
 
 
-def _course_end(state: Snapshot, event: LoopEnd | TeamEnd) -> None:
+def _course_end(state: Snapshot, event: LoopEnd | TeamEnd | ManifestEnd) -> None:
     _set_output(state, event.final_output)
 
 
@@ -396,8 +411,10 @@ _HANDLERS: dict[type, Any] = {
     TurnStart: _turn_start,
     LoopStart: _course_start,
     TeamStart: _course_start,
+    ManifestStart: _course_start,
     LoopEnd: _course_end,
     TeamEnd: _course_end,
+    ManifestEnd: _course_end,
     AgentStatus: _agent_status,
     PermissionRequest: _permission_request,
     PermissionResponse: _permission_response,

@@ -15,6 +15,7 @@ from avenor.protocol.configs import ResolvedConfig, ResolvedLoop
 from avenor.protocol.durations import parse_duration
 from avenor.protocol.errors import InvalidParams
 from avenor.protocol.events import RunKind
+from avenor.protocol.manifest.binding import ResolvedManifest, backends_of_manifest
 from avenor.protocol.mcp import McpServer, find_list_mistakes, is_http_url, join_servers
 
 # Those that come with avenor; users add their own (`host/backend_names`).
@@ -53,7 +54,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Durations are seconds or Go style text (`30s`, `1h30m`, `7d`); None takes the default, 0 switches a timeout off.
     Relative paths are relative to `dir`. With `loop_file` or `team_file` the prompt may be left out; given, it is the
-    prompt of a pre phase of its own, before all others.
+    prompt of a pre phase of its own, before all others. With `manifest`, which needs `roster`, all that its members do
+    and use is said there: `max_parallel` is how many of them work at once (None: as many as its graph allows), and
+    `unsandboxed` lets them work without a sandbox.
 
     `mcp_config` is a file of MCP servers; what it lists joins `mcp_servers` before the run is recorded.
     """
@@ -62,6 +65,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     prompt_file: str | None = None
     loop_file: str | None = None
     team_file: str | None = None
+    manifest: str | None = None
+    roster: str | None = None
+    max_parallel: int | None = None
+    unsandboxed: bool = False
     fail_on_max_iterations: bool = False
     dir: str = "."
     backend: str = DEFAULT_BACKEND
@@ -115,7 +122,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         spec: The resolved run.
         prompt: Its prompt, empty where the config has all there is.
-        config: The loop or team, with all that its files held; None for a single run.
+        config: The loop, team or manifest, with all that its files held; None for a single run.
         parks: Whether the run stays, idle, for follow-up prompts after a clean turn.
         supervisor_socket: `AVENOR_SOCKET` for its agents; None without a supervisor.
         environ: The environment that the runtime and its agents start from.
@@ -129,7 +136,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     spec: RunSpec
     prompt: str
-    config: ResolvedConfig | None = None
+    config: ResolvedConfig | ResolvedManifest | None = None
     parks: bool = False
     supervisor_socket: str | None = None
     environ: dict[str, str] = {}
@@ -148,10 +155,29 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """What the run is made of."""
         if self.config is None:
             return "single"
+        if isinstance(self.config, ResolvedManifest):
+            return "manifest"
         return "loop" if isinstance(self.config, ResolvedLoop) else "team"
 
+    @property
+    def backend(self) -> str:
+        """What the run is said to run on: of a manifest, in which nobody has the spec's, those of all members."""
+        if isinstance(self.config, ResolvedManifest):
+            return ", ".join(sorted(backends_of_manifest(self.config)))
+        return self.spec.backend
 
-_PATHS = ("prompt_file", "loop_file", "team_file", "on_event", "sentinel_file", "script", "mcp_config")
+
+_PATHS = (
+    "prompt_file",
+    "loop_file",
+    "team_file",
+    "manifest",
+    "roster",
+    "on_event",
+    "sentinel_file",
+    "script",
+    "mcp_config",
+)
 _DURATIONS = ("timeout", "progress_timeout", "handshake_timeout", "permission_claim_timeout")
 
 
@@ -215,9 +241,11 @@ def _check_choices(spec: RunSpec, backends: Collection[str]) -> None:
     if spec.prompt is not None and spec.prompt_file is not None:
         raise _bad("prompt_file", spec.prompt_file, "give prompt or prompt_file, not both")
     _check_phases(spec)
-    if spec.prompt is None and spec.prompt_file is None and not has_phases(spec):
+    _check_manifest(spec)
+    if spec.prompt is None and spec.prompt_file is None and not has_phases(spec) and spec.manifest is None:
         raise InvalidParams(
-            "a run needs something to do: give prompt, prompt_file, loop_file or team_file", data={"field": "prompt"}
+            "a run needs something to do: give prompt, prompt_file, loop_file, team_file or manifest",
+            data={"field": "prompt"},
         )
     if spec.prompt is not None and not spec.prompt.strip():
         raise _bad("prompt", spec.prompt, "give it some text")
@@ -268,6 +296,38 @@ def _check_servers(spec: RunSpec) -> None:
 def has_phases(spec: RunSpec) -> bool:
     """Whether the run is a loop or team."""
     return spec.loop_file is not None or spec.team_file is not None
+
+
+# What each member of a manifest gets from its profile, or from nobody.
+_SAID_BY_ROSTER: Final = ("agent", "model", "thinking", "agent_command", "script", "server_url")
+_NOT_FOR_MEMBERS: Final = {
+    "prompt": "the manifest has the contract",
+    "prompt_file": "the manifest has the contract",
+    "loop_file": "give loop_file or manifest, not both",
+    "team_file": "give team_file or manifest, not both",
+    "resume": "every member has a session of its own",
+    "auto_approve": "the manifest says what each member may do, and pauses for what a person decides",
+    "mcp_config": "a member gets only the tools that it declares",
+    "mcp_servers": "a member gets only the tools that it declares",
+    **dict.fromkeys(_SAID_BY_ROSTER, "the profiles of the roster say it"),
+}
+
+
+def _check_manifest(spec: RunSpec) -> None:
+    for name in ("manifest", "roster"):
+        _text(name, getattr(spec, name))
+    if spec.max_parallel is not None and spec.max_parallel < 1:
+        raise _bad("max_parallel", spec.max_parallel, "it must be 1 or more")
+    if spec.manifest is None:
+        for name in ("roster", "max_parallel", "unsandboxed"):
+            if getattr(spec, name) not in (None, False):
+                raise _bad(name, getattr(spec, name), "it is for manifests: give a manifest")
+        return
+    if spec.roster is None:
+        raise _bad("roster", None, "a manifest needs one, which says what its names stand for")
+    for name, reason in _NOT_FOR_MEMBERS.items():
+        if getattr(spec, name) not in (None, False, []):
+            raise InvalidParams(f"{name}: with a manifest, {reason}: leave it out", data={"field": name})
 
 
 def _check_phases(spec: RunSpec) -> None:

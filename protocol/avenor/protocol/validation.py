@@ -6,7 +6,7 @@ again piece by piece. Reading the file is left to the caller.
 
 import types
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec.structs import FieldInfo
@@ -66,6 +66,8 @@ def find_mistakes(value: object, type_: object, path: str = "$") -> list[Mistake
     if origin is dict and isinstance(value, dict):
         members = cast("dict[str, Any]", value).items()
         return [found for name, item in members for found in find_mistakes(item, arguments[1], f"{path}.{name}")]
+    if origin is Literal and isinstance(value, str) and value not in arguments:
+        return [Mistake(path, f"{value!r} is none of {', '.join(map(str, arguments))}")]
     if origin in (Union, types.UnionType):
         return _union_mistakes(value, type_, arguments, path)
     return _try_convert(value, type_, path)
@@ -96,7 +98,7 @@ def _struct_mistakes(value: dict[str, Any], type_: type[msgspec.Struct], path: s
         found += inside
         if not inside:
             sound[name] = item
-        elif known[name].required and isinstance(item, list):
+        elif known[name].required and isinstance(item, list) and not _try_convert([], known[name].type, path):
             sound[name] = []
     found += _missing(value, known, path)
     if any(field.required and name not in sound for name, field in known.items()):

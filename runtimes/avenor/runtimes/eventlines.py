@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from avenor.control.manifesttext import is_telling, manifest_words
 from avenor.control.safetext import clip, safe_text
 from avenor.protocol.durations import format_duration
 from avenor.protocol.events import (
@@ -23,6 +24,7 @@ from avenor.protocol.events import (
     TurnEnd,
     TurnStart,
 )
+from avenor.protocol.manifest.events import ManifestEvent, TaskEvent
 from avenor.runtimes.board import ending_of, message_text
 from avenor.runtimes.boardtext import MARKS, one_line, phase_label
 
@@ -33,6 +35,7 @@ _HOW_TO_ANSWER: Final = {
     "file": "avenor answer BASE --option OPTION",
 }
 _DIM, _RED, _YELLOW, _RESET = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
+_TONES: Final = {"good": _DIM, "bad": _RED, "warn": _YELLOW, "plain": _DIM}
 
 Stream = Literal["out", "err"]
 
@@ -136,8 +139,18 @@ class Renderer:
                 return self._turn_end(event)
             case RunEnd() if event.exit_code:
                 return self._run_end(event, event.stop_reason)
+            case _ if isinstance(event, ManifestEvent):
+                return self._manifest_line(event)
             case _:
                 return None
+
+    def _manifest_line(self, event: ManifestEvent) -> str | None:
+        facts = msgspec.to_builtins(event)
+        told = manifest_words(facts) if is_telling(facts) or isinstance(event, TaskEvent) else None
+        if told is None:
+            return None
+        word, tone, detail = told
+        return self._paint(_TONES[tone], f"{word} {_excerpt(detail)}")
 
     def _turn_end(self, event: TurnEnd) -> str | None:
         if event.error is not msgspec.UNSET:

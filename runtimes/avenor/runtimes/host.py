@@ -35,7 +35,7 @@ from avenor.runtimes.permission_file import FileHandler
 from avenor.runtimes.permissions import Broker
 from avenor.runtimes.prompts import Prompt
 from avenor.runtimes.replay import Key, Past, PastTalk
-from avenor.runtimes.sinks import AgentSink
+from avenor.runtimes.sinks import AgentSink, Policy
 from avenor.runtimes.turns import TurnServices
 
 _logger: Final = structlog.get_logger()
@@ -78,6 +78,8 @@ class Talk(msgspec.Struct, frozen=True, kw_only=True):
         mark: Puts on its events what they belong to; None where that is the run as a whole.
         is_alone: No other conversation is open beside it, so that whatever runs below this process is its own.
         anew: See `Conversation`.
+        policy: Is asked before the run's broker, and sees every event; None leaves all to the broker.
+        shape: Changes the parameters of each opening, once they are made and before `resume` is filled in.
     """
 
     spec: RunSpec
@@ -87,6 +89,8 @@ class Talk(msgspec.Struct, frozen=True, kw_only=True):
     mark: Callable[[Event], object] | None = None
     is_alone: bool = True
     anew: Callable[[], Prompt] | None = None
+    policy: Policy | None = None
+    shape: Callable[[OpenParams], None] | None = None
 
 
 class RunHost:
@@ -177,8 +181,8 @@ class RunHost:
             conversation = Conversation(
                 talk.spec,
                 backend=self._around.find_backend(talk.spec),
-                params=lambda: self._around.open_params(talk.spec, talk.is_alone),
-                sink=lambda: AgentSink(self.log, self.broker, talk.mark),
+                params=lambda: self._shaped(talk),
+                sink=lambda: AgentSink(self.log, self.broker, talk.mark, talk.policy),
                 services=TurnServices(
                     log=self.log,
                     broker=self.broker,
@@ -389,6 +393,12 @@ class RunHost:
         self.log.emit(Error(source=source, message=message))
 
     # ---- its own
+
+    def _shaped(self, talk: Talk) -> OpenParams:
+        params = self._around.open_params(talk.spec, talk.is_alone)
+        if talk.shape is not None:
+            talk.shape(params)
+        return params
 
     def _go_on_from(self, past: Past) -> None:
         """What the process before this one had accepted, and how much of its time was used."""

@@ -103,7 +103,7 @@ def _tell_begin(host: RunHost) -> None:
     record = host.record
     if host.past is None:
         host.log.emit(
-            RunStart(kind=record.kind, backend=spec.backend, dir=spec.dir, version=record.version, parks=record.parks)
+            RunStart(kind=record.kind, backend=record.backend, dir=spec.dir, version=record.version, parks=record.parks)
         )
     else:
         host.tell_resumed()

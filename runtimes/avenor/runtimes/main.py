@@ -23,16 +23,17 @@ import structlog
 import trio
 
 from avenor.host.backend_names import backend_names
+from avenor.host.config_files import load_config_of
 from avenor.host.failpoints import failpoint
 from avenor.host.lock import FileLock
 from avenor.host.logfile import last_event_named
 from avenor.host.mcp_file import load_servers
-from avenor.host.phase_files import load_phases
 from avenor.host.rundir import RunDir
 from avenor.host.sentinelfile import write_sentinel
 from avenor.host.tree import become_subreaper
-from avenor.protocol.configs import backends_of
+from avenor.protocol.configs import ResolvedConfig, backends_of
 from avenor.protocol.errors import AvenorError, InvalidParams, SpawnError
+from avenor.protocol.manifest.binding import ResolvedManifest, backends_of_manifest
 from avenor.protocol.outcomes import ExitCode, Outcome
 from avenor.protocol.spec import Record, RunSpec, resolve_spec
 from avenor.runtimes.backends.registry import find_backend
@@ -196,8 +197,8 @@ def _own_record(spec: RunSpec) -> Record:
     names = backend_names(os.environ)
     resolved = load_servers(resolve_spec(spec, base=os.getcwd(), backends=names))
     prompt = _prompt_of(resolved)
-    config, warnings = load_phases(resolved, prompt, backends=names)
-    for name in {resolved.backend} if config is None else {resolved.backend, *backends_of(config)}:
+    config, warnings = load_config_of(resolved, prompt, backends=names)
+    for name in _backends(resolved, config):
         find_backend(name, names.folder)  # what is wrong with one is told before anything starts
     for found in warnings:
         print(f"avenor: {found.line('warning')}", file=sys.stderr)
@@ -211,6 +212,12 @@ def _own_record(spec: RunSpec) -> Record:
         created_at=time.time_ns() // 1_000_000,
         version=version("avenor"),
     )
+
+
+def _backends(spec: RunSpec, config: ResolvedConfig | ResolvedManifest | None) -> set[str]:
+    if isinstance(config, ResolvedManifest):
+        return backends_of_manifest(config)
+    return {spec.backend} if config is None else {spec.backend, *backends_of(config)}
 
 
 def _prompt_of(spec: RunSpec) -> str:

@@ -93,6 +93,13 @@ class Broker:
             return chosen
         return await self._ask_people(pending)
 
+    def tell_settled(self, ask: PermissionAsk, answer: PermissionAnswer, *, session_id: str, emit: Emit) -> None:
+        """Tells of a request that somebody's rule has settled before anybody was asked, as of one that ours settles."""
+        self._count += 1
+        pending = Pending(f"perm_{self._count}_{self._token}", session_id, ask, emit, None)
+        self._announce(pending, "automatic")
+        emit(_response(pending, answer, "avenor"))
+
     def answer(self, request_id: str, option_id: str, message: str | None) -> None:
         """Settles a request for a control client.
 
@@ -133,12 +140,9 @@ class Broker:
             option = pending.option(option_id)
             if option is not None and option.kind == _ALLOW_ONCE:
                 self._announce(pending, "automatic")
-                pending.emit(
-                    PermissionResponse(
-                        request_id=pending.request_id, option_id=option_id, kind="allow", source="avenor"
-                    )
-                )
-                return PermissionAnswer(option_id=option_id)
+                chosen = PermissionAnswer(option_id=option_id)
+                pending.emit(_response(pending, chosen, "avenor"))
+                return chosen
         offered = ", ".join(option.option_id for option in pending.ask.options)
         pending.emit(
             Error(
@@ -220,15 +224,17 @@ class Broker:
         del self._pending[pending.request_id]
         pending.answer = PermissionAnswer(option_id=option_id, message=message)
         pending.settled.set()
-        pending.emit(
-            PermissionResponse(
-                request_id=pending.request_id,
-                option_id=option_id or "",
-                kind=_answer_kind(pending, option_id),
-                source=source,
-                message=UNSET if message is None else message,
-            )
-        )
+        pending.emit(_response(pending, pending.answer, source))
+
+
+def _response(pending: Pending, answer: PermissionAnswer, source: Source) -> PermissionResponse:
+    return PermissionResponse(
+        request_id=pending.request_id,
+        option_id=answer.option_id or "",
+        kind=_answer_kind(pending, answer.option_id),
+        source=source,
+        message=UNSET if answer.message is None else answer.message,
+    )
 
 
 def _answer_kind(pending: Pending, option_id: str | None) -> Literal["allow", "reject", "cancelled"]:

@@ -4,7 +4,7 @@ import os
 
 from msgspec.structs import replace
 
-from avenor.protocol.configs import ResolvedConfig, ResolvedLoop
+from avenor.protocol.configs import ResolvedConfig, ResolvedLoop, ResolvedTeam
 from avenor.protocol.methods import RunResult
 from avenor.protocol.outcomes import Outcome, Status
 from avenor.protocol.spec import Record, with_servers
@@ -18,7 +18,7 @@ from avenor.runtimes.teams import run_team
 
 async def run_phased(record: Record, host: RunHost) -> Outcome:
     """Runs the record's loop or team; returns what the run came to."""
-    assert record.config is not None
+    assert isinstance(record.config, ResolvedLoop | ResolvedTeam)
     with GitDeltas(record.spec.dir, os.environ, scratch=host.scratch) as git:
         began = None
         if host.past is None:  # else nobody knows any more

@@ -39,7 +39,7 @@ from avenor.runtimes.backends.registry import silence_limit, usable_backend
 from avenor.runtimes.environment import SERVER_URL, agent_environment
 from avenor.runtimes.eventlog import EventLog, LineFile, Publisher, Stamp
 from avenor.runtimes.host import RunHost, Surroundings
-from avenor.runtimes.life import fail_to_start, live, watch_signals
+from avenor.runtimes.life import Runner, fail_to_start, live, watch_signals
 from avenor.runtimes.phased import run_phased
 from avenor.runtimes.replay import Past, read_past
 from avenor.runtimes.serving import make_server
@@ -165,9 +165,20 @@ async def _serve_and_live(host: RunHost, hub: EventHub, place: Place, problem: A
 
 async def _live_or_fail(host: RunHost, problem: AvenorError | None) -> Outcome:
     if problem is None:
-        return await live(host, run_single if host.record.config is None else run_phased)
+        return await live(host, _runner(host.record))
     outcome = Outcome.of(problem.reason_word, run_id=host.record.run_id, reason=problem.message)
     return await fail_to_start(host, outcome)
+
+
+def _runner(record: Record) -> Runner:
+    if record.kind == "single":
+        return run_single
+    if record.kind == "manifest":
+        # Most runs are none, and do without all that it needs.
+        from avenor.runtimes.manifest.runner import run_manifest
+
+        return run_manifest
+    return run_phased
 
 
 @contextmanager
@@ -199,7 +210,7 @@ def _first_snapshot(record: Record, place: Place) -> Snapshot:
         label=spec.label,
         agent=spec.agent,
         model=spec.model,
-        backend=spec.backend,
+        backend=record.backend,
         dir=spec.dir,
         max_retries=spec.max_retries,
         pid=place.identity.pid,

@@ -13,8 +13,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+import msgspec
 import trio
 
+from avenor.control.manifesttext import is_telling
 from avenor.control.safetext import columns_of, safe_text
 from avenor.protocol.durations import format_duration
 from avenor.protocol.events import (
@@ -31,6 +33,7 @@ from avenor.protocol.events import (
     TurnEnd,
     decode_event,
 )
+from avenor.protocol.manifest.events import ManifestEvent
 from avenor.protocol.methods import unwrap_event
 from avenor.runtimes.board import Board
 from avenor.runtimes.boardtext import board_lines
@@ -278,4 +281,4 @@ def _is_worth_keeping(event: AnyEvent) -> bool:
         case TurnEnd():
             return bool(event.error)
         case _:
-            return False
+            return isinstance(event, ManifestEvent) and is_telling(msgspec.to_builtins(event))

@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, Final
 
@@ -37,6 +38,8 @@ from avenor.runtimes.rehearsal import rehearse
 _READ_BYTES: Final = 64 * 1024
 # More than the kernel gives with one message that carries one descriptor each.
 _MAX_FDS: Final = 64
+# Manifests are seldom run, last for minutes, and bring an HTTP server with them: such a run imports them by itself.
+_LEFT_OUT: Final = frozenset({"avenor.runtimes.manifest"})
 
 
 class _Request(msgspec.Struct):
@@ -120,9 +123,7 @@ def preload(directory: str) -> None:
 
     msgspec looks into a struct when it first makes a decoder for it; trio makes parts of itself in its first run.
     """
-    for found in pkgutil.walk_packages(avenor.runtimes.__path__, "avenor.runtimes."):
-        if not found.name.endswith(".__main__"):
-            importlib.import_module(found.name)
+    _import_all(avenor.runtimes.__path__, "avenor.runtimes.")
     for name, module in list(sys.modules.items()):
         if name.startswith("avenor."):
             _prepare_structs(module)
@@ -134,6 +135,15 @@ def preload(directory: str) -> None:
     except Exception:  # supervision boundary: it only makes forks faster
         _logger.exception("zygote.not_rehearsed")
         trio.run(trio.lowlevel.checkpoint)
+
+
+def _import_all(folders: Iterable[str], prefix: str) -> None:
+    for found in pkgutil.iter_modules(folders, prefix):
+        if found.name in _LEFT_OUT or found.name.endswith(".__main__"):
+            continue
+        module = importlib.import_module(found.name)
+        if found.ispkg:
+            _import_all(module.__path__, f"{found.name}.")
 
 
 def _prepare_structs(module: ModuleType) -> None:

@@ -9,12 +9,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
+from avenor.host.config_files import load_config_of
 from avenor.host.mcp_file import load_servers
-from avenor.host.phase_files import load_phases
 from avenor.host.regular import read_regular
 from avenor.host.sentinelfile import write_sentinel
 from avenor.protocol.configs import ResolvedConfig
 from avenor.protocol.errors import AvenorError, InvalidParams
+from avenor.protocol.manifest.binding import ResolvedManifest
 from avenor.protocol.outcomes import Outcome
 from avenor.protocol.script import load_script
 from avenor.protocol.spec import BACKENDS, RunSpec, SpawnParams, resolve_spec
@@ -35,13 +36,13 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
         params: As they came.
         spec: The run, resolved.
         prompt: Its text, read if it was in a file; empty where the config has all there is.
-        config: The loop or team, None for a single run.
+        config: The loop, team or manifest, None for a single run.
     """
 
     params: SpawnParams
     spec: RunSpec
     prompt: str
-    config: ResolvedConfig | None = None
+    config: ResolvedConfig | ResolvedManifest | None = None
 
 
 def read_request(raw: bytes, *, claim_seconds: float, backends: Collection[str] = BACKENDS) -> SpawnRequest:
@@ -68,7 +69,7 @@ def read_request(raw: bytes, *, claim_seconds: float, backends: Collection[str] 
             prompt = _read_prompt(spec.prompt_file)
         _check_script(spec.script)
         spec = load_servers(spec)
-        config, warnings = load_phases(spec, prompt, backends=backends)
+        config, warnings = load_config_of(spec, prompt, backends=backends)
     except AvenorError as error:
         raise _listed(error) from error
     for found in warnings:

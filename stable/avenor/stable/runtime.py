@@ -156,7 +156,7 @@ def first_snapshot(directory: RunDir, record: Record, stage: Stage) -> Snapshot:
         label=spec.label,
         agent=spec.agent,
         model=spec.model,
-        backend=spec.backend,
+        backend=record.backend,
         dir=spec.dir,
         status="queued" if stage is Stage.QUEUED else "starting",
         max_retries=spec.max_retries,

@@ -44,12 +44,17 @@ class SpawnArguments(Params, frozen=True, kw_only=True):
         str | None,
         Meta(
             description="The task. The agent sees nothing of this conversation: name files, limits and what to report. "
-            "One of prompt, prompt_file, loop_file and team_file is needed."
+            "One of prompt, prompt_file, loop_file, team_file and manifest is needed."
         ),
     ] = None
     prompt_file: Annotated[str | None, Meta(description="A file that holds the task.")] = None
     loop_file: Annotated[str | None, Meta(description="A loop config (JSON): phases that repeat.")] = None
     team_file: Annotated[str | None, Meta(description="A team config (JSON): agents at the same time.")] = None
+    manifest: Annotated[
+        str | None,
+        Meta(description="A manifest (YAML or JSON): members with budgets and rights; needs roster."),
+    ] = None
+    roster: Annotated[str | None, Meta(description="What the names in the manifest stand for.")] = None
     label: Annotated[str | None, Meta(description="A short name of your own; all tools take it for run_id.")] = None
     agent: Annotated[str | None, Meta(description="The agent (mode) that the backend is to use.")] = None
     model: Annotated[str | None, Meta(description="The model, as the backend calls it.")] = None

@@ -66,6 +66,7 @@ class AcpBackend:
             install=self._profile.install,
             procs=params.procs,
             owns_children=params.owns_process,
+            prefix=params.prefix,
         )
         session = AcpSession(self._profile, process, params, sink)
         try:

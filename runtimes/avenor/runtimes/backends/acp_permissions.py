@@ -46,6 +46,8 @@ def read_ask(params: Raw, known: Mapping[str, KnownTool], profile: Profile) -> P
         payload=params.copy(),
         input=earlier.raw_input if tool.raw_input is UNSET else tool.raw_input.copy(),
         trusted_options=trusted_options(asked.options, profile),
+        tool_call_id=tool.tool_call_id or None,
+        kind=tool.kind or earlier.kind,
     )
 
 

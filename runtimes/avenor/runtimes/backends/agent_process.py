@@ -5,6 +5,8 @@ Owns the process and its pipes. What is said over stdin and stdout is the wire's
 
 import errno
 import os
+import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from subprocess import PIPE
 from typing import Final
@@ -27,6 +29,11 @@ REAP_SECONDS = 2.0  # After the process is known to be dead: the kernel owes us 
 # The system is short of something that may come back; all other causes stay until somebody mends them.
 _PASSING_ERRORS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY})
 
+# What the shell in a sandbox says (as status 126 or 127) of a program that is there outside and not inside.
+_NOT_INSIDE: Final = re.compile(
+    r"(?:/bin/)?sh: (?:line )?\d+: (?P<program>.+): (?P<why>(?:command )?not found|[A-Z].+)"
+)
+
 _logger: Final = structlog.get_logger()
 
 
@@ -38,10 +45,17 @@ class AgentProcess:
         identity: Which process it is; None if it was gone before that could be read.
         tag: Name and value of the variable in the environment of all that it starts.
         owns_children: Everything below our own process may be ended with it.
+        boxed: The program, if it was started through a sandbox, which has words of its own for one that is missing.
     """
 
     def __init__(
-        self, process: trio.Process, identity: ProcessId | None, tag: tuple[str, str], *, owns_children: bool
+        self,
+        process: trio.Process,
+        identity: ProcessId | None,
+        tag: tuple[str, str],
+        *,
+        owns_children: bool,
+        boxed: str | None = None,
     ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -50,6 +64,7 @@ class AgentProcess:
         self._identity = identity
         self._tag = tag
         self._owns_children = owns_children
+        self._boxed = boxed
         tap = current_tap()
         self.stdin = process.stdin if tap is None else TappedSend(process.stdin, tap)
         self.stdout = process.stdout if tap is None else TappedReceive(process.stdout, tap)
@@ -68,7 +83,8 @@ class AgentProcess:
         """Reads stderr to its end: every line into the tail, and as many as the gate lets through to `emit`."""
         lines, gate = TextLines(), Gate()
 
-        def tell(new: list[str]) -> None:
+        def tell(said: list[str]) -> None:
+            new = said if self._boxed is None else [_translated(line, self._boxed) for line in said]
             for line in new:
                 tail.add(line)
             for line in gate.admit(new, trio.current_time()):
@@ -115,6 +131,7 @@ async def start_agent(
     install: str,
     procs: ProcsFile | None,
     owns_children: bool = False,
+    prefix: Sequence[str] = (),
 ) -> AgentProcess:
     """Starts a program in a session of its own and records it.
 
@@ -126,15 +143,19 @@ async def start_agent(
         install: How to get the program, for the error when it is missing.
         procs: Where the process is recorded for the sweep after a crash.
         owns_children: See `AgentProcess`.
+        prefix: Words before the program line that start it in a sandbox. Errors are about the program all the same.
 
     Raises:
         SpawnError: It cannot be started; `retryable` if the system was only short of something.
     """
     if (tap := current_tap()) is not None:
         tap.started(argv, cwd, env)
+    if prefix and not _is_there(argv[0], cwd, env):
+        missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise _spawn_error(missing, argv[0], cwd, install)
     try:
         process = await CHILDREN.start(
-            argv,
+            [*prefix, *argv],
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
@@ -143,7 +164,7 @@ async def start_agent(
             start_new_session=True,
         )
     except OSError as error:
-        raise _spawn_error(error, argv[0], cwd, install) from error
+        raise _spawn_error(error, [*prefix, *argv][0], cwd, install) from error
     identity = process_id(process.pid)
     if procs is not None and identity is not None:
         try:
@@ -151,7 +172,21 @@ async def start_agent(
         except OSError as error:
             # A full disk ends no run. The sweep after our own crash has the tag to go by as well.
             _logger.warning("agent.not_noted", pid=process.pid, error=str(error))
-    return AgentProcess(process, identity, tag, owns_children=owns_children)
+    return AgentProcess(process, identity, tag, owns_children=owns_children, boxed=argv[0] if prefix else None)
+
+
+def _is_there(program: str, cwd: str, env: Mapping[str, str]) -> bool:
+    """Whether a program would be found without the sandbox; that it may not be executed is for the sandbox to say."""
+    if os.sep in program:
+        return os.path.exists(os.path.join(cwd, program))
+    return shutil.which(program, path=env.get("PATH", os.defpath)) is not None
+
+
+def _translated(line: str, program: str) -> str:
+    found = _NOT_INSIDE.fullmatch(line)
+    if found is None or found["program"] != program:
+        return line
+    return f"{program} cannot be started inside the sandbox: {found['why']}"
 
 
 def _spawn_error(error: OSError, program: str, cwd: str, install: str) -> SpawnError:

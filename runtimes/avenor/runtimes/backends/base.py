@@ -76,6 +76,7 @@ class OpenParams(msgspec.Struct, kw_only=True):
         label: The run's label, for messages only.
         mcp_servers: What the agent is handed, of the kinds that its profile names.
         auto_approve: Whether the run answers questions by itself, so that the agent need not be made to ask.
+        prefix: Words that are put before the program line, a sandbox's: see `agent_process.start_agent`.
         owns_process: Everything that runs below this process belongs to this session, so that closing it ends all of
             that, and proves it. False where several sessions share the process: then `close` is `unverified`.
         stderr_tail: Filled while the agent runs; whoever handles a failed start reads it.
@@ -95,6 +96,7 @@ class OpenParams(msgspec.Struct, kw_only=True):
     label: str | None = None
     mcp_servers: Sequence[McpServer] = ()
     auto_approve: bool = False
+    prefix: Sequence[str] = ()
     owns_process: bool = False
     stderr_tail: StderrTail = msgspec.field(default_factory=StderrTail)
 
@@ -109,6 +111,9 @@ class PermissionAsk(msgspec.Struct, frozen=True, kw_only=True):
         input: The tool's input, if the agent gave one.
         payload: The agent's request as it came.
         trusted_options: Ids of the options that auto-approve may take, the first of them first; empty if none may.
+        tool_call_id: Which of the tool calls that the agent tells of it is about; None if it does not say.
+        kind: ACP's word for what that tool does; None if the agent does not say.
+        server: The MCP server whose tool it is, where the agent says that by itself and not in the tool's name.
     """
 
     tool: str
@@ -117,6 +122,9 @@ class PermissionAsk(msgspec.Struct, frozen=True, kw_only=True):
     payload: Raw
     input: Raw | UnsetType = UNSET
     trusted_options: Sequence[str] = ()
+    tool_call_id: str | None = None
+    kind: str | None = None
+    server: str | None = None
 
 
 class PermissionAnswer(msgspec.Struct, frozen=True, kw_only=True):

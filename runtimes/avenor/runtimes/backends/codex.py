@@ -59,6 +59,7 @@ class CodexBackend:
             install=self._profile.install,
             procs=params.procs,
             owns_children=params.owns_process,
+            prefix=params.prefix,
         )
         session = CodexSession(self._profile, process, params, sink)
         try:

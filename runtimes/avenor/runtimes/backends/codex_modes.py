@@ -1,7 +1,7 @@
 """What can be chosen of codex: modes, models and thinking levels. Data and look-ups; pure.
 
 codex has no modes of its own over this protocol, but an approval policy and a sandbox. The pairs that make sense are
-named here, each by the word of codex that tells it apart. In all of them codex asks us rather than a reviewing model
+named here, each by the words of codex that tell it apart. In all of them codex asks us rather than a reviewing model
 or nobody: who answers is decided by the run.
 """
 
@@ -34,6 +34,8 @@ MODES: Final[Mapping[str, Mode]] = {
     DEFAULT_MODE: Mode(approval="on-request", sandbox="workspace-write", sandbox_type="workspaceWrite"),
     "read-only": Mode(approval="on-request", sandbox="read-only", sandbox_type="readOnly"),
     "untrusted": Mode(approval="untrusted", sandbox="workspace-write", sandbox_type="workspaceWrite"),
+    # For what runs in somebody else's sandbox, in which codex's own cannot be made.
+    "untrusted-full-access": Mode(approval="untrusted", sandbox="danger-full-access", sandbox_type="dangerFullAccess"),
     "danger-full-access": Mode(approval="on-request", sandbox="danger-full-access", sandbox_type="dangerFullAccess"),
 }
 

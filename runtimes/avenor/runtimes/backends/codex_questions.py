@@ -56,6 +56,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return next((c.result for c in self.choices if c.option.option_id == answer.option_id), self.declined)
 
 
+class _About(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tool call a question is about; see `PermissionAsk`."""
+
+    call_id: str | None = None
+    kind: str | None = None
+    server: str | None = None
+
+
 class _Network(Tolerant, frozen=True, kw_only=True):
     host: str
     protocol: str = ""
@@ -160,6 +168,7 @@ def _read_command(params: Raw, known: Known, profile: Profile) -> Question:
         profile,
         reason=asked.reason,
         raw_input=_raw({"command": asked.command, "cwd": asked.cwd}),
+        about=_About(call_id=asked.item_id, kind="execute" if asked.network_approval_context is None else "fetch"),
     )
 
 
@@ -184,21 +193,26 @@ def _read_change(params: Raw, known: Known, profile: Profile) -> Question:
         *_refusals(),
     ]
     title = item.title + where
-    return _question("edit", title, choices, params, profile, reason=asked.reason, raw_input=item.raw_input)
+    about = _About(call_id=asked.item_id, kind="edit")
+    return _question(
+        "edit", title, choices, params, profile, reason=asked.reason, raw_input=item.raw_input, about=about
+    )
 
 
 def _read_old_command(params: Raw, _known: Known, profile: Profile) -> Question:
     asked = msgspec.json.decode(params, type=_OldAsk)
     raw_input = _raw({"command": asked.command, "cwd": asked.cwd})
     title = f"Run {' '.join(asked.command)}"
-    return _question("execute", title, _old(), params, profile, reason=asked.reason, raw_input=raw_input)
+    about = _About(call_id=asked.call_id, kind="execute")
+    return _question("execute", title, _old(), params, profile, reason=asked.reason, raw_input=raw_input, about=about)
 
 
 def _read_old_change(params: Raw, _known: Known, profile: Profile) -> Question:
     asked = msgspec.json.decode(params, type=_OldAsk)
     title = "Change " + (", ".join(asked.file_changes) or "files")
     raw_input = _raw({"fileChanges": asked.file_changes})
-    return _question("edit", title, _old(), params, profile, reason=asked.reason, raw_input=raw_input)
+    about = _About(call_id=asked.call_id, kind="edit")
+    return _question("edit", title, _old(), params, profile, reason=asked.reason, raw_input=raw_input, about=about)
 
 
 def _read_permissions(params: Raw, _known: Known, profile: Profile) -> Question:
@@ -238,6 +252,7 @@ def _read_elicitation(params: Raw, _known: Known, profile: Profile) -> Question:
         params,
         profile,
         raw_input=meta.tool_params.copy() if isinstance(meta.tool_params, Raw) else UNSET,
+        about=_About(kind="other", server=asked.server_name) if is_approval else _About(),
     )
     return question if is_approval else _untrusted(question)
 
@@ -276,8 +291,10 @@ def _question(
     *,
     reason: str | None = None,
     raw_input: Raw | UnsetType = UNSET,
+    about: _About | None = None,
 ) -> Question:
     options = [choice.option for choice in choices]
+    about = about or _About()
     ask = PermissionAsk(
         tool=tool,
         question=f"{title}\n{reason}" if reason else title,
@@ -285,6 +302,9 @@ def _question(
         payload=params.copy(),
         input=raw_input,
         trusted_options=trusted_options(options, profile),
+        tool_call_id=about.call_id,
+        kind=about.kind,
+        server=about.server,
     )
     results = {choice.option.option_id: choice.result for choice in choices}
     declined = results.get("decline", results.get("denied"))

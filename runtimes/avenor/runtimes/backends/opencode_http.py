@@ -14,7 +14,7 @@ import trio
 from avenor.host.ladder import Graces
 from avenor.host.tree import TREE
 from avenor.protocol import events
-from avenor.protocol.errors import AgentExited
+from avenor.protocol.errors import AgentExited, InvalidParams
 from avenor.protocol.mcp import McpServer
 from avenor.runtimes.backends.acp_mcp import refuse_unless
 from avenor.runtimes.backends.acp_options import list_offers
@@ -54,7 +54,8 @@ _messages = msgspec.json.Decoder(list[Message])
 _mcp = msgspec.json.Decoder(dict[str, McpStatus])
 
 # Whose a server is: the runtime, where it works, and the address of one that runs already.
-_Key = tuple[str, str, str | None]
+_Key = tuple[str, str, str | None, tuple[str, ...]]
+_NOT_BOXED: Final = "a server that runs already cannot be put into a sandbox: leave server_url out"
 
 
 class OpencodeHttpBackend:
@@ -94,7 +95,7 @@ class OpencodeHttpBackend:
 
     async def _find_server(self, params: OpenParams) -> OpencodeServer:
         """The server of the run, started if there is none that takes sessions."""
-        key = (params.env.get(TREE, params.tag[1]), params.cwd, params.server_url)
+        key = (params.env.get(TREE, params.tag[1]), params.cwd, params.server_url, tuple(params.prefix))
         async with self._starting:
             self._servers = {each: server for each, server in self._servers.items() if not server.is_over}
             if key not in self._servers:
@@ -108,6 +109,8 @@ class OpencodeHttpBackend:
             return HttpClient(url, user=env.get(USER) or "opencode", password=env.get(PASSWORD, ""))
 
         if params.server_url is not None:
+            if params.prefix:
+                raise InvalidParams(_NOT_BOXED, data={"field": "server_url"})
             return OpencodeServer(params.cwd, None, make_client, url=params.server_url)
         process = await start_agent(
             self._profile.command(params),
@@ -117,6 +120,7 @@ class OpencodeHttpBackend:
             install=self._profile.install,
             procs=params.procs,
             owns_children=params.owns_process,
+            prefix=params.prefix,
         )
         return OpencodeServer(params.cwd, process, make_client)
 

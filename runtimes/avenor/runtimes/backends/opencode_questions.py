@@ -43,6 +43,8 @@ def permission_ask(permission: Permission, payload: Raw, profile: Profile) -> Pe
         payload=payload,
         input=permission.metadata if values else UNSET,
         trusted_options=trusted_options(_OPTIONS, profile),
+        tool_call_id=None if permission.tool is None else permission.tool.callID or None,
+        kind=kind,
     )
 
 

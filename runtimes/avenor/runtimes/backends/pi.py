@@ -90,6 +90,7 @@ class PiBackend:
             install=self._profile.install,
             procs=params.procs,
             owns_children=params.owns_process,
+            prefix=params.prefix,
         )
         session = PiSession(self._profile, process, params, sink)
         try:

@@ -107,6 +107,11 @@ class PiEvents:
             yield events.SessionUsage(used=usage.total_tokens, size=self.context_window)
 
 
+def tool_kind(name: str) -> str:
+    """ACP's kind for one of pi's tools."""
+    return _KINDS.get(name, "other")
+
+
 def tool_title(name: str, args: Raw | UnsetType) -> str:
     """What a tool call is about, for people: its command, or its name and what it works on."""
     arguments = _decoded(args)
@@ -121,7 +126,7 @@ def _tool_call(record: ToolStart) -> Event:
     return events.ToolCall(
         toolCallId=record.tool_call_id,
         title=tool_title(record.tool_name, record.args),
-        kind=_KINDS.get(record.tool_name, "other"),
+        kind=tool_kind(record.tool_name),
         status="in_progress",
         rawInput=record.args,
         locations=Raw(msgspec.json.encode([{"path": path}])) if isinstance(path, str) else UNSET,

@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw
 from avenor.protocol.events import PermissionOption
 from avenor.runtimes.backends.acp_permissions import trusted_options
 from avenor.runtimes.backends.base import PermissionAnswer, PermissionAsk
-from avenor.runtimes.backends.pi_events import tool_title
+from avenor.runtimes.backends.pi_events import tool_kind, tool_title
 from avenor.runtimes.backends.pi_types import Asked, UiRequest
 from avenor.runtimes.backends.profiles import REJECT_WORDS, Profile
 
@@ -44,6 +44,8 @@ def read_ask(request: UiRequest, line: bytes, profile: Profile) -> PermissionAsk
         payload=Raw(line),
         input=UNSET if asked is None else asked.avenor.input,
         trusted_options=trusted_options(options, profile),
+        tool_call_id=None if asked is None else asked.avenor.tool_call_id,
+        kind=None if asked is None else tool_kind(asked.avenor.tool_name),
     )
 
 

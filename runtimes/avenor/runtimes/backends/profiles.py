@@ -67,6 +67,20 @@ class FailureSign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     permanent: bool = False
 
 
+class StatePlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A directory where an agent keeps what is its own: sessions, logins, caches.
+
+    Attributes:
+        path: Where: `~/…`, or `$XDG_DATA_HOME/…`, `$XDG_CONFIG_HOME/…`, `$XDG_STATE_HOME/…`, `$XDG_CACHE_HOME/…`.
+        variable: The variable of the agent's environment that names another place instead.
+        keep: What a fresh copy has of it, as globs: what the agent needs to log in and to be set up as the user wants.
+    """
+
+    path: str
+    variable: str = ""
+    keep: Sequence[str] = ()
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of agent.
 
@@ -105,6 +119,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             minute in which it was made.
         replay_quiet_seconds: How long no update may come after `session/load` has been answered before the replay
             counts as over; some agents replay on after their answer, and nothing marks the end.
+        asks: The kinds of tools (ACP's words) before which it asks, in its asking mode and with `env_asking`. An agent
+            fills a member of a manifest only if all others are held back in another way.
+        env_asking: Variables that make it ask for more than it would; for members of manifests, where the caller has
+            not set them.
+        state: Where it keeps what is its own; each attempt of a manifest's member gets a copy.
         silent_when_model_fails: Whether the agent says nothing while its model fails; then a progress timeout is
             the only way to notice.
     """
@@ -134,6 +153,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     resume_by: Literal["resume", "load"] = "resume"
     resume_not_while: str = ""
     replay_quiet_seconds: float = 0.25
+    asks: Sequence[str] = ()
+    env_asking: Mapping[str, str] = {}
+    state: Sequence[StatePlace] = ()
     silent_when_model_fails: bool = False
 
     @property
@@ -170,6 +192,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 words += more
         return [_filled(word, values) for word in words]
 
+    def state_places(self, env: Mapping[str, str]) -> list[StatePlace]:
+        """Where an agent with this environment keeps its state, as absolute paths; none without a home."""
+        places = [msgspec.structs.replace(place, path=_state_path(place, env)) for place in self.state]
+        return [place for place in places if place.path.startswith("/")]
+
     def environment(self, params: OpenParams) -> dict[str, str]:
         """The whole environment of an agent."""
         values = _values(params)
@@ -180,6 +207,25 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             chosen = {}
         fresh = {name: secrets.token_urlsafe(32) for name in self.secrets}
         return {**ours, **params.env, **chosen, **fresh}
+
+
+# Where the base directory specification puts what a variable does not move.
+_XDG: Final[Mapping[str, str]] = {
+    "$XDG_DATA_HOME": ".local/share",
+    "$XDG_CONFIG_HOME": ".config",
+    "$XDG_STATE_HOME": ".local/state",
+    "$XDG_CACHE_HOME": ".cache",
+}
+
+
+def _state_path(place: StatePlace, env: Mapping[str, str]) -> str:
+    if place.variable and env.get(place.variable):
+        return env[place.variable]
+    home = env.get("HOME", "")
+    base, _, rest = place.path.partition("/")
+    if base == "~":
+        return f"{home}/{rest}"
+    return f"{env.get(base[1:]) or f'{home}/{_XDG.get(base, base)}'}/{rest}"
 
 
 def builtin_names() -> list[str]:

@@ -1,7 +1,5 @@
 """The parts of ACP (schema 1.19) that the scripted agent reads. Tolerant: clients may send more."""
 
-from typing import Any
-
 import msgspec
 
 
@@ -17,16 +15,28 @@ class SessionParams(_Params, frozen=True, kw_only=True):
     session_id: str
 
 
-class NewParams(_Params, frozen=True, kw_only=True):
-    """MCP servers are taken and not used: a script calls no tools of theirs."""
+class Header(msgspec.Struct, frozen=True):
+    name: str
+    value: str
 
+
+class McpServer(msgspec.Struct, frozen=True):
+    """An MCP server that the session is handed. Those that are programs are taken and not started."""
+
+    type: str = "stdio"
+    name: str = ""
+    url: str = ""
+    headers: list[Header] = []
+
+
+class NewParams(_Params, frozen=True, kw_only=True):
     cwd: str
-    mcp_servers: list[Any]
+    mcp_servers: list[McpServer]
 
 
 class RestoreParams(SessionParams, frozen=True, kw_only=True):
     cwd: str
-    mcp_servers: list[Any] = []
+    mcp_servers: list[McpServer] = []
 
 
 class ListParams(_Params, frozen=True, kw_only=True):

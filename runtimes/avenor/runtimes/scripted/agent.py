@@ -19,6 +19,7 @@ from avenor.protocol.errors import (
 from avenor.protocol.peer import IncomingNotification, IncomingRequest
 from avenor.protocol.script import Script, Step
 from avenor.runtimes.scripted import acp
+from avenor.runtimes.scripted.agent_info import AGENT_INFO
 from avenor.runtimes.scripted.connection import Connection, make_error
 from avenor.runtimes.scripted.loop import Cancelled, Loop, Task, pause
 from avenor.runtimes.scripted.play import die, failure, play_steps, write_stderr
@@ -30,8 +31,6 @@ from avenor.runtimes.scripted.turn import Turn, TurnEnded, TurnFailed
 
 # ACP's error for what is not there (schema 1.19, ErrorCode).
 RESOURCE_NOT_FOUND = -32002
-# Who we are in the handshake. The version is that of the script format: looking up the package's is slow.
-AGENT_INFO = {"name": "avenor-scripted", "title": "Avenor's scripted agent", "version": "1"}
 
 
 class Refusal(Exception):
@@ -179,7 +178,7 @@ class Agent:
             "agentCapabilities": {
                 "loadSession": can.load,
                 "promptCapabilities": {"image": False, "audio": False, "embeddedContext": True},
-                "mcpCapabilities": {"http": False, "sse": False},
+                "mcpCapabilities": {"http": True, "sse": False},
                 "sessionCapabilities": {name: {} for name, is_offered in offered.items() if is_offered},
             },
             "authMethods": [],
@@ -190,7 +189,7 @@ class Agent:
 
     def _new(self, params: acp.NewParams) -> dict[str, Any]:
         _check_directory(params.cwd)
-        session = Session(new_session_id(), params.cwd, self._script)
+        session = Session(new_session_id(), params.cwd, self._script, params.mcp_servers)
         self._state.append(session.session_id, Opened(session_id=session.session_id, cwd=params.cwd))
         self._sessions[session.session_id] = session
         return {"sessionId": session.session_id, **session.setup()}
@@ -214,7 +213,7 @@ class Agent:
         running = self._sessions.get(params.session_id)
         if running is not None and running.job is not None:
             raise _busy(params.session_id)
-        session = Session(params.session_id, params.cwd, self._script)
+        session = Session(params.session_id, params.cwd, self._script, params.mcp_servers)
         replay = session.restore(records)
         self._sessions[session.session_id] = session
         return session, replay

@@ -21,6 +21,8 @@ from avenor.protocol.script import (
     Flood,
     Hang,
     IgnoreCancel,
+    Mcp,
+    Model,
     Noise,
     Notify,
     Plan,
@@ -44,6 +46,7 @@ from avenor.protocol.script import (
 from avenor.runtimes.scripted import loop
 from avenor.runtimes.scripted.connection import make_error
 from avenor.runtimes.scripted.loop import Loop, pause
+from avenor.runtimes.scripted.model import ask_model
 from avenor.runtimes.scripted.text import cut, fill_all
 from avenor.runtimes.scripted.tools import play_tool
 from avenor.runtimes.scripted.turn import Steps, Turn, TurnEnded, TurnFailed
@@ -75,8 +78,10 @@ def _play(turn: Turn, step: Step) -> Steps:  # a flat dispatch
             yield from _speak(turn, step, "message", turn.prompt)
         case Recall():
             yield from _speak(turn, step, "message", _recollection(turn))
-        case Tool() | Write() | Run():
+        case Tool() | Write() | Run() | Mcp():
             yield from play_tool(turn, step, play_steps)
+        case Model():
+            yield from ask_model(turn, step, play_steps)
         case Wait():
             yield from pause(parse_duration(step.seconds))
         case WaitFor():

@@ -1,8 +1,10 @@
 """One conversation with the scripted agent, and what ACP shows of its options."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from avenor.protocol.script import Choice, Script, choices
+from avenor.runtimes.scripted.acp import McpServer
 from avenor.runtimes.scripted.loop import Job
 from avenor.runtimes.scripted.state import Answered, Chosen, Prompted, Record
 
@@ -17,15 +19,19 @@ class Session:
         session_id: Its id.
         cwd: Its working directory, absolute.
         script: What the options on offer are taken from.
+        mcp_servers: Whose tools it may call.
     """
 
-    def __init__(self, session_id: str, cwd: str, script: Script) -> None:
+    def __init__(self, session_id: str, cwd: str, script: Script, mcp_servers: Sequence[McpServer] = ()) -> None:
         self.session_id = session_id
         self.cwd = cwd
         self.prompts: list[Prompted] = []
         self.job: Job | None = None
         self.always_allowed: set[str] = set()
         self.cost_usd: float | None = None
+        self.mcp_servers = list(mcp_servers)
+        self.mcp_labels: dict[str, str] = {}  # by server, once it was greeted
+        self.reply = ""
         self._capabilities = script.capabilities
         self.offered: dict[str, list[Choice]] = {
             "model": choices(script.models),

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, cast
 
-_PLACEHOLDER = re.compile(r"\{(?:(prompt|excerpt|cwd|session|turn|model|mode|thought_level)|env:([A-Za-z_]\w*))\}")
+_PLACEHOLDER = re.compile(
+    r"\{(?:(prompt|excerpt|cwd|session|turn|reply|model|mode|thought_level)|env:([A-Za-z_]\w*))\}"
+)
 _EXCERPT_CHARACTERS = 80
 
 

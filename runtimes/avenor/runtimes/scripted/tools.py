@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from avenor.protocol.peer import IncomingResult
-from avenor.protocol.script import Ask, Run, Step, Tool, Write
+from avenor.protocol.script import Ask, Mcp, Run, Step, Tool, Write
+from avenor.runtimes.scripted import mcp
+from avenor.runtimes.scripted.acp import McpServer
 from avenor.runtimes.scripted.loop import Cancelled, Wait
+from avenor.runtimes.scripted.replies import steps_after
 from avenor.runtimes.scripted.text import fill_all
 from avenor.runtimes.scripted.turn import Steps, Turn
 
@@ -55,7 +58,7 @@ class _PermissionReply(msgspec.Struct, frozen=True):
     outcome: _Outcome
 
 
-def play_tool(turn: Turn, step: Tool | Write | Run, play_steps: PlaySteps) -> Steps:
+def play_tool(turn: Turn, step: Tool | Write | Run | Mcp, play_steps: PlaySteps) -> Steps:
     """Plays a tool step to its end, and then the steps that its permission leads to."""
     call, work = _prepare(turn, step, play_steps)
     call_id = step.id or turn.new_id("call")
@@ -76,9 +79,11 @@ def play_tool(turn: Turn, step: Tool | Write | Run, play_steps: PlaySteps) -> St
     _finish(turn, call_id, done)
     if ask is not None:
         yield from play_steps(turn, ask.on_option.get(option_id or "", ask.on_allow))
+    if isinstance(step, Mcp):
+        yield from play_steps(turn, steps_after(step.on_reply, turn.session.reply) or [])
 
 
-def _prepare(turn: Turn, step: Tool | Write | Run, play_steps: PlaySteps) -> tuple[Call, Work]:
+def _prepare(turn: Turn, step: Tool | Write | Run | Mcp, play_steps: PlaySteps) -> tuple[Call, Work]:
     match step:
         case Tool():
             locations = [turn.path(location) for location in step.locations]
@@ -95,6 +100,12 @@ def _prepare(turn: Turn, step: Tool | Write | Run, play_steps: PlaySteps) -> tup
             raw_input = {"command": command, "cwd": turn.session.cwd}
             call = Call(title=command, kind="execute", raw_input=raw_input, locations=[])
             return call, _run(turn, command, background=step.background)
+        case Mcp():
+            server = mcp.find_server(turn, step.server)
+            arguments = fill_all(step.arguments, turn.values())
+            title = f"{server.name if server else step.server}_{turn.fill(step.tool)}"
+            call = Call(title=title, kind="other", raw_input=arguments, locations=[])
+            return call, _call_mcp(turn, server, turn.fill(step.tool), arguments)
 
 
 def _describe(call: Call) -> dict[str, Any]:
@@ -149,6 +160,14 @@ def _pretend(turn: Turn, step: Tool, play_steps: PlaySteps) -> Work:
     yield from play_steps(turn, step.steps)
     output = turn.fill(step.output)
     return Done(status=step.status, content=[_text_content(output)] if output else [], raw_output={"output": output})
+
+
+def _call_mcp(turn: Turn, server: McpServer | None, tool: str, arguments: dict[str, Any]) -> Work:
+    reply = yield from mcp.call_tool(turn, server, tool, arguments)
+    turn.session.reply = reply.text
+    status = "failed" if reply.is_error else "completed"
+    content = [_text_content(reply.text)] if reply.text else []
+    return Done(status=status, content=content, raw_output={"output": reply.text})
 
 
 def _write(path: str, text: str, *, append: bool) -> Work:

@@ -79,6 +79,7 @@ class Turn:
             "cwd": session.cwd,
             "session": session.session_id,
             "turn": str(len(session.prompts)),
+            "reply": session.reply,
             **{option: session.chosen.get(option, "") for option in session.offered},
         }
 

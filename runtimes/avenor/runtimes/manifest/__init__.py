@@ -1,0 +1,1 @@
+"""Runs manifests: roles, dependencies, budgets, joins and stop rules, enforced."""

@@ -1,0 +1,614 @@
+"""The tools that avenor offers to members: giving out work, replanning, reading, handing over, in virtual time."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from avenor.protocol.manifest.binding import ResolvedManifest
+from avenor.protocol.manifest.events import AuthorityEvent, HandoffEvent, JoinEvent, PlanEvent, ResultEvent, TaskEvent
+from avenor.runtimes.backends.base import TurnError, TurnStop
+from avenor.runtimes.manifest.mcp_http import ToolReply
+from tests.runtimes.manifest_rig import (
+    PINNED,
+    PLANNER_TOOLS,
+    Act,
+    Actor,
+    ManifestRig,
+    handoff,
+    hangs,
+    join,
+    manifest,
+    member,
+    reads,
+    writes,
+)
+from tests.runtimes.run_rig import inline_threads
+
+pytestmark = pytest.mark.usefixtures("inline_threads")
+__all__ = ["inline_threads"]
+
+JUDGE: dict[str, Any] = {"verdict": True, "contexts": ["task_contract"]}
+
+
+# ---- giving out work
+
+
+async def test_a_manager_gets_a_specialists_result_as_the_answer_of_its_tool(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The specialist is isolated: its own contract, its caller's revision, and no other word."""
+    replies: list[ToolReply] = []
+
+    async def manages(actor: Actor) -> None:
+        actor.session.say("my own thoughts")
+        replies.append(
+            await actor.tool("start_worker", member="inspect_logs", contract="look at 10:00 to 10:05", paths=["logs"])
+        )
+        await actor.submit()
+
+    async def inspects(actor: Actor) -> None:
+        assert actor.revision == PINNED
+        await actor.submit(claim="the pool is empty")
+
+    declared = manifest(
+        member("manager", tools=PLANNER_TOOLS, calls=10),
+        member("inspect_logs", contexts=["assigned_paths"], callable_by=["manager"]),
+        member("evaluator", needs=["manager"], **JUDGE),
+        receipts=[],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(**{"manager": manages, "inspect_logs-2": inspects})
+    assert (await rig.run()).exit_code == 0
+    answer = json.loads(replies[0].text)
+    assert answer["task_id"] == "inspect_logs-2"
+    assert answer["result"]["findings"][0]["claim"] == "the pool is empty"
+    (prompt,) = rig.prompts("inspect_logs-2")
+    assert "look at 10:00 to 10:05" in prompt
+    assert "## assigned_paths\n\nlogs" in prompt
+    assert "thoughts" not in prompt
+    assert "public API" not in prompt  # the manager's contract is none of its business
+    (started,) = rig.only(TaskEvent, task_id="inspect_logs-2", state="started")
+    assert (started.parent_task, started.task_depth, started.permitted_by) == ("manager", 1, "members[1].callable_by")
+
+
+async def test_nobody_delegates_deeper_than_two(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A member's worker may start one more, and that one nobody."""
+    replies: list[ToolReply] = []
+
+    async def delegates(actor: Actor) -> None:
+        replies.append(await actor.tool("start_worker", member="helper", contract="go on"))
+        await actor.submit()
+
+    declared = manifest(
+        member("manager", tools=PLANNER_TOOLS, calls=15),
+        member("helper", tools=PLANNER_TOOLS, callable_by=["manager", "helper"]),
+        member("evaluator", needs=["manager"], **JUDGE),
+        receipts=[],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(**dict.fromkeys(("manager", "helper-2", "helper-3"), delegates))
+    assert (await rig.run()).exit_code == 0
+    assert [reply.is_error for reply in replies] == [True, False, False]
+    assert "nobody delegates deeper than 2" in replies[0].text
+    assert rig.state.tasks["helper-3"].depth == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nobody", "there is no member nobody"),
+        ("writer", "nobody starts a writer"),
+        ("patcher", "nobody starts a writer"),
+        ("evaluator", "started by the scheduler alone"),
+        ("planner", "started by the scheduler alone"),
+        ("special", "callable by writer"),
+    ],
+)
+async def test_only_what_may_help_is_started_as_a_worker(
+    tmp_path: Path, autojump_clock: MockClock, name: str, told: str
+) -> None:
+    """Nobody starts a second writer, a second judge, itself, an unknown member, or another's specialist."""
+    replies: list[ToolReply] = []
+
+    async def starts(actor: Actor) -> None:
+        replies.append(await actor.tool("start_worker", member=name, contract="go on"))
+        await actor.submit()
+
+    declared = manifest(
+        member("planner", tools=PLANNER_TOOLS),
+        member("writer", needs=["planner"], writes=["src/retry.py"]),
+        member("special", callable_by=["writer"]),
+        member("patcher", callable_by=["planner"], writes=["src/other.py"]),
+        member("evaluator", needs=["writer"], **JUDGE),
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(planner=starts)
+    assert (await rig.run()).exit_code == 0
+    assert replies[0].is_error
+    assert told in replies[0].text
+    assert len(rig.state.tasks) == 3
+
+
+async def test_a_worker_ends_with_whoever_has_started_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Its result could change nothing any more: it is cancelled, and what it has not used goes back."""
+
+    async def starts(actor: Actor) -> None:
+        await actor.tool("start_worker", member="test_reader", contract="look", budget={"model_calls": 1}, wait=False)
+        await trio.sleep(2)
+        await actor.submit()
+
+    rig = ManifestRig(tmp_path)
+    rig.play(**{"planner": starts, "test_reader-2": hangs})
+    assert (await rig.run()).exit_code == 0
+    child = rig.state.tasks["test_reader-2"]
+    assert (child.state, child.attempts[0].reason) == ("cancelled", "planner, which has started it, has ended")
+    assert not rig.state.ledger.accounts["test_reader-2"].is_open
+
+
+async def test_a_worker_can_be_cancelled_by_whoever_has_started_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """And by nobody else; one that has ended, or never was, cannot."""
+    replies: list[ToolReply] = []
+
+    async def starts(actor: Actor) -> None:
+        await actor.tool("start_worker", member="test_reader", contract="look", budget={"model_calls": 1}, wait=False)
+        await trio.sleep(2)
+        for name in ("test_reader-2", "test_reader-2", "test_reader"):
+            replies.append(await actor.tool("cancel_worker", task_id=name, reason="not needed"))
+            await trio.sleep(1)
+        await actor.submit()
+
+    rig = ManifestRig(tmp_path)
+    rig.play(**{"planner": starts, "test_reader-2": hangs})
+    assert (await rig.run()).exit_code == 0
+    assert [reply.is_error for reply in replies] == [False, True, True]
+    assert rig.state.tasks["test_reader-2"].attempts[0].reason == "not needed"
+
+
+CRASHED = TurnStop(stop_reason="agent_exited", error=TurnError(message="signal 9", failure_class="crash"))
+
+
+async def test_a_lost_worker_begins_anew_and_its_caller_waits_on(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The loss is the child's; its parent gets the result of the second attempt."""
+    replies: list[ToolReply] = []
+
+    async def dies(_actor: Actor) -> TurnStop:
+        return CRASHED
+
+    async def starts(actor: Actor) -> None:
+        replies.append(await actor.tool("start_worker", member="test_reader", contract="look"))
+        await actor.submit()
+
+    declared = manifest(
+        member("planner", tools=PLANNER_TOOLS, calls=10),
+        member("test_reader", needs=["planner"]),
+        member("evaluator", needs=["test_reader"], **JUDGE),
+        receipts=[],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    again: list[Act] = [dies, reads]
+    rig.play(planner=starts)
+    rig.play(**{"test_reader-2": again})
+    assert (await rig.run()).exit_code == 0
+    assert not replies[0].is_error
+    assert [each.attempt_id for each in rig.state.tasks["test_reader-2"].attempts] == [
+        "test_reader-2.1",
+        "test_reader-2.2",
+    ]
+
+
+@pytest.mark.parametrize(("name", "told"), [("nobody", "no member nobody"), ("planner", "started already")])
+async def test_a_contract_is_for_a_declared_member_that_waits(
+    tmp_path: Path, autojump_clock: MockClock, name: str, told: str
+) -> None:
+    """An unknown one is refused, and so is one that works by its contract already."""
+    replies: list[ToolReply] = []
+
+    async def creates(actor: Actor) -> None:
+        replies.append(await actor.tool("create_task", member=name, contract="do this"))
+        await actor.submit()
+
+    rig = ManifestRig(tmp_path)
+    rig.play(planner=creates)
+    assert (await rig.run()).exit_code == 0
+    assert told in replies[0].text
+
+
+async def test_an_undeclared_tool_is_refused_and_recorded(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """With the field that decided."""
+
+    async def tries(actor: Actor) -> None:
+        assert (await actor.tool("replan", reason="why not")).is_error
+        await actor.submit()
+
+    rig = ManifestRig(tmp_path)
+    rig.play(test_reader=tries)
+    assert (await rig.run()).exit_code == 0
+    (denied,) = rig.only(AuthorityEvent)
+    assert (denied.tool, denied.decision, denied.permitted_by) == ("replan", "deny", "members[2].tools")
+    assert rig.only(PlanEvent) == []
+
+
+async def test_arguments_that_do_not_fit_are_explained(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The agent hears what is wrong, and may call again."""
+
+    async def tries(actor: Actor) -> None:
+        reply = await actor.tool("start_worker", contract="x")
+        assert reply.is_error
+        assert "member" in reply.text
+        await actor.submit()
+
+    rig = ManifestRig(tmp_path)
+    rig.play(planner=tries)
+    assert (await rig.run()).exit_code == 0
+
+
+# ---- replanning
+
+
+async def test_a_replan_makes_what_was_begun_before_it_stale_and_it_is_done_anew(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A slow reader of epoch 7 is kept for audit; its second attempt works by epoch 8, and only that is joined."""
+
+    async def plans(actor: Actor) -> None:
+        await trio.sleep(3)
+        await actor.tool("replan", reason="the schema has changed")
+        await actor.submit(plan_epoch=8)
+
+    async def is_slow(actor: Actor) -> None:
+        await trio.sleep(5)
+        assert "stale_epoch: 7, expected 8" in (await actor.submit(plan_epoch=7)).text
+
+    async def is_new(actor: Actor) -> None:
+        assert "your plan epoch is 8" in actor.text
+        await actor.submit(plan_epoch=8)
+
+    declared = manifest(
+        member("planner", tools=PLANNER_TOOLS),
+        member("early"),
+        member("slow"),
+        member("writer", needs=["reader_join"], writes=["src/retry.py"]),
+        member("evaluator", needs=["writer"], **JUDGE),
+        joins=[join("reader_join", "planner", "early", "slow")],
+    )
+
+    async def writes_new(actor: Actor) -> None:
+        actor.write("src/retry.py")
+        await actor.submit(plan_epoch=8)
+
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(planner=plans, early=[reads, is_new], slow=[is_slow, is_new], writer=writes_new)
+    outcome = await rig.run()
+    assert outcome.exit_code == 0
+    (plan,) = rig.only(PlanEvent)
+    assert (plan.plan_epoch, plan.attempt_id, plan.permitted_by) == (8, "planner.1", "members[0].tools[3]")
+    assert [event.status for event in rig.only(ResultEvent, task_id="slow")] == ["stale", "accepted"]
+    joined = rig.only(JoinEvent)[-1]
+    assert joined.accepted == {"planner": "planner.1", "early": "early.2", "slow": "slow.2"}
+    assert {(each.task_id, each.reason) for each in joined.rejected} == {
+        ("early", "stale_epoch"),
+        ("slow", "stale_epoch"),
+    }
+    assert rig.state.tasks["early"].attempts[1].plan_epoch == 8
+
+
+async def test_a_new_number_on_old_work_does_not_count(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """An attempt that was started under epoch 7 cannot say that it has worked by 8."""
+
+    async def plans(actor: Actor) -> None:
+        await trio.sleep(1)
+        await actor.tool("replan", reason="why not")
+        await actor.submit(plan_epoch=8)
+
+    async def pretends(actor: Actor) -> None:
+        await trio.sleep(3)
+        assert (await actor.submit(plan_epoch=8)).is_error
+
+    async def is_new(actor: Actor) -> None:
+        await actor.submit(plan_epoch=8)
+
+    declared = manifest(
+        member("planner", tools=PLANNER_TOOLS),
+        member("reader"),
+        member("evaluator", needs=["planner", "reader"], **JUDGE),
+        receipts=[],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(planner=plans, reader=[pretends, is_new])
+    assert (await rig.run()).exit_code == 0
+    assert rig.history("reader").count("started") == 2
+
+
+async def test_what_led_to_the_new_plan_stands(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A result that the planner has worked upon is not done anew."""
+
+    async def plans(actor: Actor) -> None:
+        await actor.tool("replan", reason="the schema has changed")
+        await actor.submit(plan_epoch=8)
+
+    declared = manifest(
+        member("scout"),
+        member("planner", needs=["scout_join"], tools=PLANNER_TOOLS),
+        member("evaluator", needs=["planner"], **JUDGE),
+        joins=[join("scout_join", "scout")],
+        receipts=[],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(planner=plans)
+    assert (await rig.run()).exit_code == 0
+    assert rig.started() == ["scout.1", "planner.1", "evaluator.1"]
+
+
+# ---- reading
+
+
+async def test_the_evaluator_reads_diff_receipts_and_results(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Raw, as they were recorded."""
+    read: dict[str, str] = {}
+
+    async def judges(actor: Actor) -> None:
+        for name, arguments in (
+            ("read_diff", {}),
+            ("read_test_receipt", {"name": "focused_tests"}),
+            ("read_receipt", {"task_id": "writer"}),
+            ("read_receipt", {"task_id": "nobody"}),
+            ("read_receipt", {"name": "focused_tests"}),
+        ):
+            read[f"{name} {arguments}"] = (await actor.tool(name, **arguments)).text
+        await actor.judge("accept")
+
+    declared = manifest(
+        member("writer", writes=["src/retry.py"]),
+        member("evaluator", needs=["writer"], tools=["read_diff", "read_test_receipt", "read_receipt"], **JUDGE),
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(evaluator=judges)
+    assert (await rig.run()).exit_code == 0
+    texts = list(read.values())
+    assert texts[0] == f"diff {PINNED}..r2"
+    assert "exit code: 0\npassed: yes" in texts[1]
+    assert json.loads(texts[2])["tasks"][0]["result"]["findings"][0]["subject"] == "writer.1"
+    assert texts[3] == "There is no task nobody; there are writer, evaluator."
+    assert [each["receipt_id"] for each in json.loads(texts[4])["receipts"]] == ["receipt-1"]
+
+
+# ---- hand-offs
+
+
+def _handing(on_reject: str = "return") -> ResolvedManifest:
+    return manifest(
+        member("intake", tools=["hand_off"], contexts=["task_contract"]),
+        member("controller", tools=["accept_handoff", "reject_handoff"], contexts=["handoff_record"]),
+        member("evaluator", needs=["controller"], **JUDGE),
+        handoffs=[handoff("intake", "controller", on_reject)],
+        receipts=[],
+    )
+
+
+async def _hands_over(actor: Actor) -> None:
+    reply = await actor.tool(
+        "hand_off", to="controller", summary="the database is down", reason="it has the runbooks", pending_effects=["x"]
+    )
+    if reply.is_error:
+        await actor.submit(summary=reply.text)
+
+
+async def test_a_handoff_ends_one_owner_where_the_next_has_accepted(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The record holds all that it takes to go on; the sender has no result of its own to give."""
+
+    async def takes_over(actor: Actor) -> None:
+        assert rig.state.tasks["intake"].is_running  # its lease is not released before
+        await actor.tool("accept_handoff")
+        await trio.sleep(2)
+        await actor.submit()
+
+    rig = ManifestRig(tmp_path, _handing())
+    rig.play(intake=_hands_over, controller=takes_over)
+    assert (await rig.run()).exit_code == 0
+    assert [event.state for event in rig.only(HandoffEvent)] == ["offered", "accepted"]
+    assert rig.history("intake")[-1] == "done"
+    assert rig.state.tasks["intake"].attempts[0].reason == "handed over to controller"
+    (prompt,) = rig.prompts("controller")
+    record = json.loads(prompt.partition("## handoff_record\n\n")[2].partition("\n\n## ")[0])
+    assert record["summary"] == "the database is down"
+    assert record["contract"].startswith("fix retry regression")
+    assert (record["source_revision"], record["plan_epoch"]) == (PINNED, 7)
+    assert record["pending_effects"] == ["x"]
+    assert record["rest"]["model_calls"] == 3
+
+
+async def test_a_rejected_handoff_returns_to_the_sender(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """It is still its owner, and ends the work itself; who was not needed is not waited for."""
+
+    async def refuses(actor: Actor) -> None:
+        await actor.tool("reject_handoff", reason="not my database")
+        assert (await actor.submit()).text == "you have rejected the task: end your turn"
+
+    rig = ManifestRig(tmp_path, _handing())
+    rig.play(intake=_hands_over, controller=refuses)
+    assert (await rig.run()).exit_code == 0
+    assert rig.history("intake")[-1] == "done"
+    assert rig.only(HandoffEvent)[-1].reason == "not my database"
+
+
+async def test_a_rejected_handoff_may_need_a_person(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """As the manifest says."""
+
+    async def refuses(actor: Actor) -> None:
+        await actor.tool("reject_handoff", reason="not my database")
+
+    rig = ManifestRig(tmp_path, _handing("needs_human"))
+    rig.play(intake=_hands_over, controller=refuses)
+    outcome = await rig.run()
+    assert (outcome.exit_code, rig.end.permitted_by) == (5, "handoffs[0].on_reject")
+
+
+async def test_a_receiver_that_comes_to_nothing_has_rejected(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The sender does not wait for an answer that nobody will give."""
+
+    async def says_nothing(_actor: Actor) -> None:
+        pass
+
+    rig = ManifestRig(tmp_path, _handing("needs_human"))
+    rig.play(intake=_hands_over, controller=says_nothing)
+    assert (await rig.run()).exit_code == 5
+    assert rig.only(HandoffEvent)[-1].state == "rejected"
+
+
+async def test_a_receiver_that_comes_to_nothing_leaves_it_where_it_is(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Where the manifest says so, the sender goes on, and may hand over once more."""
+
+    async def says_nothing(_actor: Actor) -> None:
+        pass
+
+    async def takes_over(actor: Actor) -> None:
+        await actor.tool("accept_handoff")
+        await actor.submit()
+
+    async def offers_twice(actor: Actor) -> None:
+        asked = {"to": "controller", "summary": "s", "reason": "r"}
+        assert "controller has missing" in (await actor.tool("hand_off", **asked)).text
+        assert not (await actor.tool("hand_off", **asked)).is_error
+
+    rig = ManifestRig(tmp_path, _handing())
+    late: list[Act] = [says_nothing, says_nothing, takes_over]
+    rig.play(intake=offers_twice, controller=late)
+    assert (await rig.run()).exit_code == 0
+    assert rig.history("controller").count("started") == 2
+
+
+async def test_an_offer_of_a_sender_that_is_gone_is_withdrawn(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Whoever considers it is ended and asked again when it is offered again."""
+
+    async def offers_and_dies(actor: Actor) -> TurnStop:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_hands_over, actor)
+            await trio.sleep(2)
+            nursery.cancel_scope.cancel()
+        return CRASHED
+
+    async def takes_over(actor: Actor) -> None:
+        await actor.tool("accept_handoff")
+        await actor.submit()
+
+    rig = ManifestRig(tmp_path, _handing("needs_human"))
+    again: list[Act] = [offers_and_dies, _hands_over]
+    late: list[Act] = [hangs, takes_over]
+    rig.play(intake=again, controller=late)
+    assert (await rig.run()).exit_code == 0
+    assert [event.state for event in rig.only(HandoffEvent)] == ["offered", "rejected", "offered", "accepted"]
+    assert rig.started() == ["intake.1", "controller.1", "intake.2", "controller.2", "evaluator.1"]
+
+
+async def test_who_has_handed_over_composes_no_answer_beside_the_new_owner(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Neither by tool nor by message: what it says then is late."""
+
+    async def takes_over(actor: Actor) -> None:
+        await actor.tool("accept_handoff")
+        await trio.sleep(5)
+        await actor.submit()
+
+    async def talks_on(actor: Actor) -> None:
+        await _hands_over(actor)
+        assert (await actor.submit()).text == "the task is controller's now: end your turn"
+        record = {"source_revision": PINNED, "plan_epoch": 7}
+        findings = [{"subject": "s", "claim": "c", "finding": "f"}]
+        actor.session.say(f"```avenor-result\n{json.dumps({**record, 'findings': findings})}\n```\n")
+
+    rig = ManifestRig(tmp_path, _handing())
+    rig.play(intake=talks_on, controller=takes_over)
+    assert (await rig.run()).exit_code == 0
+    assert [event.status for event in rig.only(ResultEvent, task_id="intake")] == ["late"]
+    assert rig.state.tasks["intake"].result is None
+
+
+async def test_a_handoff_is_answered_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Who has accepted cannot accept or reject again, and who has handed over cannot do it twice."""
+    replies: list[str] = []
+
+    async def takes_over(actor: Actor) -> None:
+        await actor.tool("accept_handoff")
+        replies.append((await actor.tool("accept_handoff")).text)
+        replies.append((await actor.tool("reject_handoff", reason="after all not")).text)
+        await trio.sleep(5)
+        await actor.submit()
+
+    async def hands_over_twice(actor: Actor) -> None:
+        await _hands_over(actor)
+        replies.append((await actor.tool("hand_off", to="controller", summary="s", reason="r")).text)
+
+    rig = ManifestRig(tmp_path, _handing())
+    rig.play(intake=hands_over_twice, controller=takes_over)
+    assert (await rig.run()).exit_code == 0
+    assert sorted(replies, key=len, reverse=True) == [
+        "the task is controller's now: end your turn",
+        "nothing is offered to you",
+        "nothing is offered to you",
+    ]
+
+
+async def test_a_handoff_goes_only_where_it_is_declared(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Nobody else may be given the task, and nobody can accept what was not offered."""
+    replies: list[ToolReply] = []
+
+    async def tries(actor: Actor) -> None:
+        replies.append(await actor.tool("hand_off", to="evaluator", summary="s", reason="r"))
+        await actor.submit()
+
+    rig = ManifestRig(tmp_path, _handing())
+    rig.play(intake=tries)
+    assert (await rig.run()).exit_code == 0
+    assert "you may hand over to controller, not to evaluator" in replies[0].text
+    assert rig.started() == ["intake.1", "evaluator.1"]
+
+
+# ---- how much at once
+
+
+async def test_no_more_run_at_once_than_was_said(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """`--max-parallel` bounds what the scheduler starts; what a member waits for is not held back by it."""
+
+    async def delegates(actor: Actor) -> None:
+        await actor.tool("start_worker", member="test_reader", contract="look", budget={"model_calls": 1})
+        await actor.submit()
+
+    rig = ManifestRig(tmp_path, max_parallel=1)
+    rig.play(planner=delegates)
+    assert (await rig.run()).exit_code == 0
+    order = [(event.task_id, event.state) for event in rig.only(TaskEvent) if event.state in ("started", "done")]
+    one = ["implementation_reader", "test_reader"]
+    assert order[:4] == [
+        ("planner", "started"),
+        ("test_reader-2", "started"),
+        ("test_reader-2", "done"),
+        ("planner", "done"),
+    ]
+    assert order[4:8] == [(name, state) for name in one for state in ("started", "done")]
+
+
+async def test_writers_come_one_after_the_other_and_each_begins_with_what_is_there(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """They share one candidate: nobody starts from a revision that another is about to replace."""
+
+    async def writes_other(actor: Actor) -> None:
+        actor.write("src/other.py")
+        await actor.submit()
+
+    declared = manifest(
+        member("one", writes=["src/retry.py"]),
+        member("other", writes=["src/other.py"]),
+        member("evaluator", needs=["one", "other"], **JUDGE),
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(one=writes, other=writes_other)
+    assert (await rig.run()).exit_code == 0
+    assert [rig.workshop.opened[each] for each in ("one.1", "other.1", "evaluator.1")] == [PINNED, "r2", "r3"]
