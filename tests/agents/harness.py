@@ -282,17 +282,20 @@ class Run:
 
     Args:
         home: Whose it is.
-        folder: Its working directory; `run.done` and `events.ndjson` come there.
+        folder: Its working directory; `events.ndjson` comes there.
         words: More of its command line.
+        sentinel: Where its sentinel comes, relative to its `--dir`.
     """
 
-    def __init__(self, home: Home, folder: Path, *words: str) -> None:
+    def __init__(self, home: Home, folder: Path, *words: str, sentinel: str = "run.done") -> None:
         self.home = home
         self.folder = folder
         self.log = folder / "events.ndjson"
         self.id = f"run_{folder.name}_{time.monotonic_ns()}"
         self._errors = folder / "run.err"
-        fixed = ["--run-id", self.id, "--on-event", str(self.log), "--sentinel-file", str(folder / "run.done")]
+        works_in = Path(words[words.index("--dir") + 1]) if "--dir" in words else folder
+        self._sentinel = works_in / sentinel
+        fixed = ["--run-id", self.id, "--on-event", str(self.log), "--sentinel-file", sentinel]
         self.process = home.start(["avenor", "run", *fixed, *words], folder, stderr=self._errors)
 
     def events(self, kind: type[E]) -> list[E]:
@@ -318,7 +321,7 @@ class Run:
 
     def sentinel(self) -> Outcome:
         """What its sentinel says."""
-        return parse_sentinel((self.folder / "run.done").read_text())
+        return parse_sentinel(self._sentinel.read_text())
 
     def processes(self) -> list[ProcessStat]:
         """Its agent, and all that its agent started."""

@@ -99,7 +99,7 @@ class Place:
     @contextmanager
     def running(self) -> Generator[Run, None, None]:
         """The run, begun; it has ended afterwards."""
-        self._run = Run(self.home, self._folder, *self._words)
+        self._run = Run(self.home, self._folder, *self._words, sentinel=str(self._folder / "run.done"))
         with ended(self._run):
             self._run.wait(ManifestStart)
             # The run's directory goes with the run; what is open stays.

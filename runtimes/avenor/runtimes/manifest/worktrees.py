@@ -291,9 +291,8 @@ class Worktrees:
         """Removes the user's repository's entry of a worktree, if it is one and of this worktree."""
         entry = Path(admin)
         if entry.parent == Path(self._common, "worktrees") and _worktree_of(entry) == path:
+            # The folder of all entries stays, though git would remove it: another's may be in the making.
             remove_tree(admin)
-            with contextlib.suppress(OSError):  # as git does; others' may be in it
-                entry.parent.rmdir()
 
 
 def _temporary(git: Git) -> IO[bytes]:
