@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from avenor.control.debug.address import parse_address
+from avenor.control.address import parse_address
 from avenor.control.debug.app import DebugApp
 from avenor.control.debug.asgi import Message, Response
 from avenor.control.debug.guard import Guard

@@ -9,7 +9,7 @@ import pytest
 from avenor.cli.commands import MCP
 from avenor.cli.mcp import HttpPlace, http_place, private_socket, server_options
 from avenor.cli.parsing import UsageError, parse
-from avenor.control.mcp.loopback import listen_on
+from avenor.control.address import listen, parse_address
 from avenor.control.mcp.options import Options
 
 
@@ -67,13 +67,15 @@ def place(*words: str, **environ: str) -> HttpPlace | None:
 
 def test_http_needs_a_token_from_one_of_three_places(tmp_path: Path) -> None:
     """The address is loopback, and its default."""
+    usual = parse_address("127.0.0.1:3748")
     assert place() is None
-    assert place("--transport", "http", MCP_AUTH_TOKEN="t") == ("127.0.0.1", 3748, "t")
-    assert place("--transport", "http", "--auth-token", "u", MCP_AUTH_TOKEN="t") == ("127.0.0.1", 3748, "u")
+    assert place("--transport", "http", MCP_AUTH_TOKEN="t") == HttpPlace(usual, "t")
+    assert place("--transport", "http", "--auth-token", "u", MCP_AUTH_TOKEN="t") == HttpPlace(usual, "u")
     (tmp_path / "token").write_text("from-file\n")
     of_file = place("--transport", "http", "--addr", ":0", "--auth-token-file", str(tmp_path / "token"))
-    assert of_file == ("127.0.0.1", 0, "from-file")
-    assert place("--transport", "http", "--addr", "[::1]:80", "--auth-token", "u") == ("::1", 80, "u")
+    assert of_file == HttpPlace(parse_address(":0"), "from-file")
+    six = parse_address("[::1]:80")
+    assert place("--transport", "http", "--addr", "[::1]:80", "--auth-token", "u") == HttpPlace(six, "u")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_an_address_or_token_that_is_not_safe_is_refused(words: list[str], compl
 def test_a_port_that_is_taken_is_told_of(tmp_path: Path) -> None:
     """With the address, and exit status 1."""
     (tmp_path / "token").write_text("t")
-    with listen_on("127.0.0.1", 0) as taken:
+    with listen(parse_address(":0")) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         words = ["mcp", "--transport", "http", "--addr", address, "--auth-token-file", str(tmp_path / "token")]
         done = subprocess.run([sys.executable, "-m", "avenor.cli", *words], capture_output=True, text=True, check=False)

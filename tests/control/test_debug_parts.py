@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avenor.control.debug.address import Address, listen, parse_address
+from avenor.control.address import Address, listen, parse_address
 from avenor.control.debug.assets import load_assets, page_folder
 from avenor.control.debug.guard import Guard
 from avenor.control.debug.refusals import HttpRefusal, shown

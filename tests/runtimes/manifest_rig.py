@@ -241,7 +241,7 @@ class FakeWorkshop:
         if self.open_errors:
             raise self.open_errors.pop(0)
         self.opened[attempt_id] = revision
-        return Bench(directory=f"/work/{attempt_id}", prefix=["cage", member.id], environ={"CAGED": "1"})
+        return Bench(directory=f"/bench/{attempt_id}", prefix=["cage", member.id], environ={"CAGED": "1"})
 
     async def changes(self, attempt_id: str, writes: Sequence[str]) -> Change:
         self._fail("changes")

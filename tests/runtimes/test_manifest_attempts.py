@@ -291,7 +291,7 @@ async def test_contexts_come_from_files_commands_texts_and_what_is_there(
     assert (await rig.run()).exit_code == 0
     (prompt,) = rig.prompts("reader")
     for part in (
-        "## notes\n\nnotes from file in /work/reader.1",
+        "## notes\n\nnotes from file in /bench/reader.1",
         "## list\n\nlist from command",
         "## rule\n\nbe brief",
         "## candidate_diff\n\nThere is no candidate",

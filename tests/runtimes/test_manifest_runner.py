@@ -348,7 +348,7 @@ async def test_agents_start_in_their_worktrees_and_sandboxes_with_credentials_of
     rig = ManifestRig(tmp_path)
     await rig.run()
     first = rig.backend.opened[0]
-    assert (first.cwd, list(first.prefix)) == ("/work/planner.1", ["cage", "planner"])
+    assert (first.cwd, list(first.prefix)) == ("/bench/planner.1", ["cage", "planner"])
     assert dict(first.env) == {
         "KEPT": "1",
         "CAGED": "1",

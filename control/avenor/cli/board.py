@@ -46,7 +46,7 @@ def board(words: Sequence[str]) -> int:
 
 
 def _check(address: str) -> None:
-    from avenor.control.debug.address import parse_address
+    from avenor.control.address import parse_address
 
     try:
         parse_address(address)

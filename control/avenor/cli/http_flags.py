@@ -19,7 +19,7 @@ def check_http(command: Command, values: Values) -> dict[str, str]:
         if path is not None:
             raise UsageError("--http-token-file goes with --http-debug ADDR", command)
         return {}
-    from avenor.control.debug.address import parse_address
+    from avenor.control.address import parse_address
 
     try:
         parse_address(where)

@@ -11,9 +11,10 @@ from avenor.cli.output import complain
 from avenor.cli.parsing import UsageError, Values, parse
 from avenor.cli.socket_path import default_socket
 from avenor.cli.streams import open_missing_streams
-from avenor.control.mcp.loopback import DEFAULT_ADDRESS, listen_on, parse_address
+from avenor.control.address import Address, listen, parse_address
 from avenor.control.mcp.options import Options
 
+DEFAULT_ADDRESS = "127.0.0.1:3748"
 IDLE_SECONDS = 30 * 60.0
 
 
@@ -48,8 +49,7 @@ def mcp(words: Sequence[str]) -> int:
 class HttpPlace(NamedTuple):
     """Where to listen, and what clients must have."""
 
-    host: str
-    port: int
+    address: Address
     token: str
 
 
@@ -65,10 +65,10 @@ def http_place(values: Values, environ: dict[str, str]) -> HttpPlace | None:
                 raise UsageError(f"--{name.replace('_', '-')} goes with --transport http", MCP)
         return None
     try:
-        host, port = parse_address(values.text("addr") or DEFAULT_ADDRESS)
+        address = parse_address(values.text("addr") or DEFAULT_ADDRESS)
     except ValueError as error:
         raise UsageError(f"--addr: {error}", MCP) from None
-    return HttpPlace(host, port, _token(values, environ))
+    return HttpPlace(address, _token(values, environ))
 
 
 def _token(values: Values, environ: dict[str, str]) -> str:
@@ -94,9 +94,10 @@ def _serve_http(options: Options, place: HttpPlace) -> int:
     from avenor.control.mcp.http import serve_http
 
     try:
-        listener = listen_on(place.host, place.port)
+        listener = listen(place.address)
     except OSError as error:
-        complain(f"avenor mcp: cannot listen on {place.host} port {place.port}: {error.strerror or error}")
+        where = f"{place.address.host}:{place.address.port}"
+        complain(f"avenor mcp: cannot listen on {where}: {os.strerror(error.errno or 0)}")
         return 1
     serve_http(options, listener, place.token)
     return 0

@@ -3,7 +3,7 @@
 import hmac
 from typing import Final
 
-from avenor.control.debug.address import Address
+from avenor.control.address import Address
 from avenor.control.debug.asgi import Headers, values_of
 from avenor.control.debug.refusals import HttpRefusal, refused, shown
 

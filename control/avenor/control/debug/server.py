@@ -20,7 +20,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, LifespanState
 
 from avenor.control.accepting import accept_clients
-from avenor.control.debug.address import Address, listen, parse_address
+from avenor.control.address import Address, listen, parse_address
 from avenor.control.debug.app import DebugApp
 from avenor.control.debug.assets import load_assets, page_folder
 from avenor.control.debug.guard import Guard
