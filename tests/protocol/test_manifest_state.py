@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from avenor.protocol.events import RunStart, decode_event
+from avenor.protocol.events import Event, RunStart, decode_event
 from avenor.protocol.manifest.amounts import Amounts, Limits
 from avenor.protocol.manifest.events import (
     AuthorityEvent,
@@ -49,9 +49,10 @@ def _task(state: TaskWord, number: int = 0, *, task: str = "reader", ts: int = 0
     return event
 
 
-def _state(*events: object) -> ManifestState:
+def _state(*events: Event) -> ManifestState:
     state = ManifestState()
-    state.apply_all([_start(), *events])  # type: ignore[list-item]
+    for event in (_start(), *events):
+        state.apply(event)
     return state
 
 
@@ -115,7 +116,8 @@ def test_what_counts_of_a_task_is_its_latest_accepted_result() -> None:
     state = _state(_task("started", 1), handed(1, "stale"))
     assert state.tasks["reader"].result is None
 
-    state.apply_all([handed(1, "accepted"), _task("done", 1), handed(9, "accepted")])
+    for event in (handed(1, "accepted"), _task("done", 1), handed(9, "accepted")):
+        state.apply(event)
 
     assert state.tasks["reader"].result == RESULT
     assert state.tasks["reader"].is_finished
@@ -203,7 +205,8 @@ def test_repairs_plans_joins_handoffs_and_the_end_are_kept() -> None:
 def test_the_golden_events_fold() -> None:
     """A log that this version has written loads in later ones."""
     state = ManifestState()
-    state.apply_all(decode_event(line) for line in GOLDEN.read_bytes().splitlines())
+    for line in GOLDEN.read_bytes().splitlines():
+        state.apply(decode_event(line))
 
     assert state.terminal == "accepted"
     assert state.tasks["writer"].attempts[0].denied == ["members[3].tools"]

@@ -478,7 +478,8 @@ class ManifestRig:
     def state(self) -> ManifestState:
         """What the log comes to."""
         state = ManifestState()
-        state.apply_all(self.events)
+        for event in self.events:
+            state.apply(event)
         return state
 
     @property

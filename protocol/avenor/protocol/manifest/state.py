@@ -4,7 +4,6 @@ The runner decides by this state and changes it only by telling events; so a run
 its log, and anybody who reads the log sees what the runner saw.
 """
 
-from collections.abc import Iterable
 from typing import Final, TypeVar
 
 import msgspec
@@ -199,13 +198,8 @@ class ManifestState:
 
     # ---- the fold
 
-    def apply_all(self, events: Iterable[Event]) -> None:
-        """Takes events in their order; those that are none of a manifest change nothing."""
-        for event in events:
-            self.apply(event)
-
     def apply(self, event: Event) -> None:
-        """Takes one event."""
+        """Takes the next event; one that is none of a manifest changes nothing."""
         match event:
             case ManifestStart():
                 self._begin(event)
