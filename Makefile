@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PACKAGES := stable control runtimes protocol
 CODE := $(PACKAGES) tests
 # Most tests wait for processes: more of them at once than there are cores, and none idle. The timeout is for what hangs.
-PARALLEL := --numprocesses 5 --dist worksteal --timeout 120
+PARALLEL := --numprocesses 5 --dist worksteal --timeout 300
 # pyright must find this interpreter first.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 

@@ -14,10 +14,10 @@ _POLL_SECONDS = 0.01
 
 
 @overload
-async def eventually(predicate: Callable[[], Awaitable[T]], seconds: float = 10) -> T: ...
+async def eventually(predicate: Callable[[], Awaitable[T]], seconds: float = 60) -> T: ...
 @overload
-async def eventually(predicate: Callable[[], T], seconds: float = 10) -> T: ...
-async def eventually(predicate: Callable[[], Any], seconds: float = 10) -> Any:
+async def eventually(predicate: Callable[[], T], seconds: float = 60) -> T: ...
+async def eventually(predicate: Callable[[], Any], seconds: float = 60) -> Any:
     """Waits until `predicate()` is true and returns its value; other tasks run meanwhile.
 
     Args:
@@ -38,7 +38,7 @@ async def eventually(predicate: Callable[[], Any], seconds: float = 10) -> Any:
         await trio.sleep(_POLL_SECONDS)
 
 
-def eventually_sync(predicate: Callable[[], T], seconds: float = 10) -> T:
+def eventually_sync(predicate: Callable[[], T], seconds: float = 60) -> T:
     """Like `eventually`, for tests without trio."""
     deadline = time.monotonic() + seconds
     while not (value := predicate()):

@@ -78,7 +78,7 @@ def test_the_default_browser_is_opened_and_no_command_line_has_the_token(place: 
     process = place.start("board", *flags, environ={"BROWSER": str(browser), "DISPLAY": ""})
     assert process.stdout is not None
     url = process.stdout.readline().decode().strip()
-    eventually_sync(seen.exists, 30)
+    eventually_sync(seen.exists)
     assert url.partition("#token=")[2] not in seen.read_text()
     assert f"url={url}" in Path(f"{seen}.html").read_text()
     page = Path(seen.read_text().strip().removeprefix("file://"))

@@ -56,6 +56,6 @@ async def test_a_line_that_is_too_long_is_left_out(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(inner_module, "LINE_LIMIT_BYTES", 100)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    with theirs, Inner(lambda _letter: ours) as inner, trio.fail_after(10):
+    with theirs, Inner(lambda _letter: ours) as inner, trio.fail_after(60):
         theirs.sendall(wrap_event(b'{"seq":1,"text":"%s"}' % (b"x" * 200)) + wrap_event(b'{"seq":2}'))
         assert await inner.items() == [Item(False, b'{"seq":2}')]

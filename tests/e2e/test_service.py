@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,17 +28,20 @@ PLIST = SERVICE / "dev.avenor.stable.plist"
 
 
 class Manager:
-    """The manager's socket, and what has come to it."""
+    """The manager's socket, read all the time: a full one would refuse what a test waits for."""
 
     def __init__(self, place: Place) -> None:
         self.path = place.path / "notify"
         self.messages: list[str] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(self.path))
-        self._socket.settimeout(WAIT_SECONDS)
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
 
     def start(self, place: Place, **environ: str) -> Stable:
         """A supervisor as the unit starts it; returns when it says that it is ready."""
+        self.messages.clear()
         told = {"NOTIFY_SOCKET": str(self.path), "WATCHDOG_USEC": "200000", **environ}
         stable = Stable(place, "--on-sigterm", "detach", wait=False, environ=told)
         self.wait("READY=1")
@@ -45,27 +49,34 @@ class Manager:
 
     def wait(self, message: str, count: int = 1) -> None:
         """Return when this message has come so many times since the last start."""
-        while self.messages.count(message) < count:
-            self.messages.append(self._socket.recv(4096).decode())
+        with self._news:
+            assert self._news.wait_for(lambda: self.messages.count(message) >= count, WAIT_SECONDS), self.messages
 
     def stop(self, stable: Stable, number: signal.Signals) -> int:
-        """Signal the main process alone, as `KillMode=process` does; returns its exit status."""
+        """Signal the main process alone, as `KillMode=process` does; returns its exit status when all is read."""
         stable.signal(number)
         status = stable.wait_exit()
-        self.messages += self._rest()
+        self._send("X=over")
+        self.wait("X=over")
+        self.messages.remove("X=over")
         return status
 
     def close(self) -> None:
         """Listen no more."""
+        self._send("")
+        self._thread.join(WAIT_SECONDS)
         self._socket.close()
 
-    def _rest(self) -> Iterator[str]:
-        self._socket.setblocking(False)
-        try:
-            while True:
-                yield self._socket.recv(4096).decode()
-        except BlockingIOError:
-            self._socket.settimeout(WAIT_SECONDS)
+    def _send(self, message: str) -> None:
+        """Come behind all that was sent before."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(message.encode(), str(self.path))
+
+    def _read(self) -> None:
+        while message := self._socket.recv(4096).decode():
+            with self._news:
+                self.messages.append(message)
+                self._news.notify_all()
 
 
 @pytest.fixture
@@ -113,7 +124,6 @@ def test_runs_survive_a_restart_of_the_service(place: Place, manager: Manager) -
     began = started_at(pid)
     assert manager.stop(first, signal.SIGTERM) == 0
     assert "reason=detached" in first.tombstone.read_text()
-    manager.messages.clear()
     second = manager.start(place)
     with Client(second.socket) as client:
         (snapshot,) = client.call("list")
@@ -137,7 +147,6 @@ def test_a_supervisor_that_the_watchdog_kills_leaves_its_runs(place: Place, mana
     first.signal(signal.SIGCONT)
     assert manager.stop(first, signal.SIGABRT) == -signal.SIGABRT
     assert "STOPPING=1" not in manager.messages
-    manager.messages.clear()
     second = manager.start(place)
     with Client(second.socket) as client:
         assert client.call("status", runtime_id=runtime_id)["status"] == "running"

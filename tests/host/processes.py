@@ -48,7 +48,7 @@ async def announced(process: trio.Process) -> list[int]:
     """The pids that a hostile process and its children wrote before it was ready."""
     assert process.stdout is not None
     text = b""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while b"ready\n" not in text:
             data = await process.stdout.receive_some()
             assert data, "the hostile process ended early"
@@ -65,7 +65,7 @@ async def end(agent: Agent) -> None:
     for pid in agent.pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await agent.process.wait()
         await eventually(are_gone)
     assert agent.process.stdin is not None

@@ -31,7 +31,7 @@ _CALLS: dict[str, type[schema.BaseModel]] = {
     "session/update": schema.SessionNotification,
     "session/request_permission": schema.RequestPermissionRequest,
 }
-_SECONDS = 20.0
+_SECONDS = 60.0
 
 
 class Turn(msgspec.Struct):

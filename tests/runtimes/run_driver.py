@@ -78,7 +78,7 @@ class OneShot:
 
     def wait_event(self, name: str) -> None:
         """Waits until the log has an event of this name."""
-        eventually_sync(lambda: name in self.names, 30)
+        eventually_sync(lambda: name in self.names)
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to the run, and to nothing else."""

@@ -13,7 +13,7 @@ import trio
 from avenor.runtimes.manifest.private import make_private
 from avenor.runtimes.manifest.sandbox import Cage, agent_places, probe_sandbox, sandbox_prefix
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def needs_sandbox() -> pytest.MarkDecorator:

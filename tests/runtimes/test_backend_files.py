@@ -369,7 +369,7 @@ class Supervisor:
         self._environ = {**os.environ, **environ}
         words = ["stable", "--control-socket", self._socket, "--state-dir", str(folder / "state")]
         self._process = subprocess.Popen([sys.executable, "-m", "avenor.cli", *words], env=self._environ)
-        eventually_sync(lambda: self.control("list").returncode == 0, 30)
+        eventually_sync(lambda: self.control("list").returncode == 0)
 
     def control(self, *words: str) -> "subprocess.CompletedProcess[str]":
         asked = [sys.executable, "-m", "avenor.cli", "control", "--socket", self._socket, *words]

@@ -792,7 +792,7 @@ class Shown:
         """Its exit code, once it has no more to show."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        eventually_sync(lambda: (self.raw(), self._process.poll())[1] is not None, 30)
+        eventually_sync(lambda: (self.raw(), self._process.poll())[1] is not None)
         return self._process.returncode
 
 
@@ -824,7 +824,7 @@ def test_a_terminal_shows_the_board_while_it_runs_and_leaves_it_at_the_end() -> 
     """A real pseudo-terminal, of which the board is never wider."""
     with on_terminal() as shown:
         shown.send(run_start(), team_start(members=2), *API.begin(), *DB.begin(), API.says("hello " * 50))
-        eventually_sync(lambda: any("hello" in line for line in shown.lines()), 30)
+        eventually_sync(lambda: any("hello" in line for line in shown.lines()))
         lines = shown.lines()
         assert [line[:5] for line in lines[1:]] == ["▶ api", "▶ db "]
         assert all(columns_of(line) < 60 for line in lines)
@@ -922,7 +922,7 @@ def test_a_team_that_is_run_on_a_terminal_has_its_board(tmp_path: Path) -> None:
             return True
         return False
 
-    eventually_sync(has_ended, 60)
+    eventually_sync(has_ended)
     assert run.process.wait(timeout=60) == 0
     os.close(outer)
     terminal = Terminal(columns=60, height=10)

@@ -106,7 +106,7 @@ def test_a_signal_cancels_the_run_and_leaves_nothing_behind(tmp_path: Path, numb
     pids = tmp_path / "pids"
     tool = {"do": "run", "command": f"sleep 300 & echo $! $$ > {pids}; wait"}
     run = OneShot(tmp_path, script=script_of(tmp_path, tool))
-    eventually_sync(lambda: pids.exists() and pids.read_text().endswith("\n"), 30)
+    eventually_sync(lambda: pids.exists() and pids.read_text().endswith("\n"))
     started = [int(word) for word in pids.read_text().split()]
     assert alive(started) == started
     run.signal(number)
@@ -140,7 +140,7 @@ def test_a_second_signal_kills_at_once_and_still_leaves_the_sentinel(tmp_path: P
     pids = tmp_path / "pids"
     tool = {"do": "run", "command": f"trap '' TERM; echo $$ > {pids}; while :; do sleep 1; done"}
     run = OneShot(tmp_path, script=script_of(tmp_path, {"do": "ignore_cancel"}, tool))
-    eventually_sync(lambda: pids.exists() and pids.read_text().endswith("\n"), 30)
+    eventually_sync(lambda: pids.exists() and pids.read_text().endswith("\n"))
     run.signal(signal.SIGTERM)
     run.signal(signal.SIGINT)
     returned, _, _ = run.finish()
@@ -284,7 +284,7 @@ def test_a_permission_is_asked_through_the_file_beside_the_sentinel(tmp_path: Pa
     step = {"do": "write", "path": str(made), "text": "x", "ask": True}
     run = OneShot(tmp_path, script=script_of(tmp_path, step, SAY))
     request = tmp_path / "run.perm.req"
-    eventually_sync(request.exists, 30)
+    eventually_sync(request.exists)
     assert not made.exists()
     options = json.loads(request.read_text())["options"]
     allow = next(option["optionId"] for option in options if option["kind"] == "allow_once")

@@ -124,11 +124,11 @@ def test_a_runtime_that_cannot_open_its_copy_fails_with_outcome_and_sentinel(tmp
 def test_a_killed_runtimes_log_has_whole_lines_and_names_what_it_started(tmp_path: Path) -> None:
     """SIGKILL leaves no sentinel, and the procs file tells what to sweep."""
     child = Child(tmp_path / "rt_1", script=script_of(tmp_path, SAY, {"do": "hang"}))
-    eventually_sync(lambda: "turn.start" in names(child), 30)
+    eventually_sync(lambda: "turn.start" in names(child))
     child.process.kill()
     child.finish()
     assert not child.sentinel_path.exists()
     started = [msgspec.json.decode(line)["pid"] for line in (child.directory / "procs").read_bytes().splitlines()]
     assert len(started) == 1
     # Its stdin has ended with the runtime, which is how this agent learns of it.
-    eventually_sync(lambda: alive(started) == [], 30)
+    eventually_sync(lambda: alive(started) == [])

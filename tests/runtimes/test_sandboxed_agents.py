@@ -235,6 +235,6 @@ async def test_a_program_is_looked_for_where_it_would_be_started(tmp_path: Path)
             procs=None,
             prefix=["/usr/bin/env"],
         )
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             assert await process.wait() == 0
         await process.stop(Graces())

@@ -87,7 +87,7 @@ def test_the_program_imports_neither_trio_nor_what_only_tools_need() -> None:
 
 def run_program(*arguments: str) -> "subprocess.CompletedProcess[str]":
     program = [sys.executable, "-m", "avenor.runtimes.scripted", *arguments]
-    return subprocess.run(program, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=20)
+    return subprocess.run(program, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60)
 
 
 def test_a_bad_script_is_refused_at_the_start_with_every_mistake(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def test_one_socket_can_be_both_stdin_and_stdout(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "avenor.runtimes.scripted", "--script", str(script)]
     with ours, subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), env=env) as process:
         theirs.close()
-        ours.settimeout(20)
+        ours.settimeout(60)
         with ours.makefile("rwb") as stream:
 
             def ask(method: str, params: object) -> list[Message]:

@@ -331,7 +331,7 @@ def _on_terminal(directory: Path, environ: dict[str, str]) -> str:
             return True
         return False
 
-    eventually_sync(ended, 60)
+    eventually_sync(ended)
     assert run.process.wait(timeout=60) == 0
     os.close(master)
     return seen.decode()

@@ -91,6 +91,19 @@ async def test_ready_is_said_again_until_it_is_taken(autojump_clock: MockClock, 
     manager.close()
 
 
+async def test_stopping_is_said_again_until_it_is_taken(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """A manager that does not hear it takes the end for a crash."""
+    manager = Manager(str(tmp_path / "notify"))
+    manager.fill()
+    with closing(Notifier(manager.address)) as notifier:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(notifier.tell_stopping)
+            await trio.sleep(10)
+            assert "STOPPING=1" not in manager.messages()
+    assert manager.messages() == ["STOPPING=1"]
+    manager.close()
+
+
 async def test_signs_of_life_come_twice_in_each_interval(manager: Manager, autojump_clock: MockClock) -> None:
     """From the trio loop, so that they stop when it does."""
     with closing(Notifier(manager.address, watchdog_seconds=10)) as notifier, trio.move_on_after(26):
@@ -112,7 +125,7 @@ async def test_nothing_goes_wrong_without_a_manager(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(notifier.tell_alive)
                 nursery.start_soon(notifier.report, lambda: "fine", never)
-        notifier.stopping()
+        await notifier.tell_stopping()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +151,7 @@ async def test_what_the_environment_asks_for_is_taken_out_of_it(
         assert environ == {"PATH": "/bin"}
         with trio.move_on_after(1.5):
             await notifier.tell_alive()
-        notifier.stopping()
+        await notifier.tell_stopping()
     assert manager.messages() == ["WATCHDOG=1"] * 2 * is_watched + ["STOPPING=1"] * told
     manager.close()
 

@@ -45,7 +45,7 @@ class Started:
 
     async def connect(self) -> Client:
         """A client, once the supervisor answers."""
-        stream = await eventually(self._dial, 30)
+        stream = await eventually(self._dial)
         assert stream is not None
         self._streams.append(stream)
         client = Client(stream)
@@ -61,7 +61,7 @@ class Started:
 
     async def wait(self) -> int:
         """The exit code."""
-        await eventually(lambda: self.process.poll() is not None, 30)
+        await eventually(lambda: self.process.poll() is not None)
         return self.process.wait()
 
     def zygote(self) -> int:
@@ -259,6 +259,6 @@ async def test_a_queue_of_many_short_runs_gives_each_its_outcome(tmp_path: Path,
     async def all_ended() -> bool:
         return all(each["status"] == "ended" for each in await client.call("list"))
 
-    await eventually(all_ended, 30)
+    await eventually(all_ended)
     assert {told(each).status for each in results} == {"DONE"}
     assert msgspec.json.decode((stable.state / "rt_9/record.json").read_bytes())["runtime_id"] == "rt_9"

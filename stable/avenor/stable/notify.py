@@ -50,9 +50,9 @@ class Notifier:
         if self._sender is not None:
             self._sender.close()
 
-    def stopping(self) -> None:
-        """Say that the supervisor is about to end: from here on the manager counts the time."""
-        self._tell("STOPPING=1")
+    async def tell_stopping(self) -> None:
+        """Say that the supervisor is about to end, until it is taken: from there on the manager counts the time."""
+        await self._insist("STOPPING=1")
 
     def status(self, text: str) -> None:
         """Say what the supervisor is at, for people, if that is news."""
@@ -76,13 +76,17 @@ class Notifier:
         """
         if self._address is None:
             return
-        is_ready = False
+        await self._insist("READY=1")
         while True:
-            # Until it is taken, it is tried again: a socket that is not connected tells nobody when there is room.
-            is_ready = is_ready or self._tell("READY=1")
-            if is_ready:
-                self.status(text())
-                await wait_changed()
+            self.status(text())
+            await wait_changed()
+            await trio.sleep(_STATUS_SECONDS)
+
+    async def _insist(self, message: str) -> None:
+        """Send a message until it is taken: a socket that is not connected tells nobody when there is room."""
+        while True:
+            if self._tell(message):
+                return
             await trio.sleep(_STATUS_SECONDS)
 
     def _tell(self, message: str) -> bool:

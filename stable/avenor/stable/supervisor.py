@@ -99,7 +99,8 @@ async def _supervise(
         nursery.start_soon(notifier.report, lambda: describe(registry.live, shutdown.mode), supervision.wait_changed)
         nursery.start_soon(_tell_stopping, shutdown, notifier)
         await shutdown.carry_out(supervision)
-        notifier.stopping()
+        with trio.move_on_after(0):  # once: a manager that is too busy for it now sees the end instead
+            await notifier.tell_stopping()
         await supervision.server.close()
         if http is not None:
             await http.close()
@@ -112,7 +113,7 @@ async def _tell_stopping(shutdown: Shutdown, notifier: Notifier) -> None:
     await shutdown.wait_decided()
     # A manager that is told waits for a minute or two and then kills; a drain may take hours.
     if shutdown.mode != "drain":
-        notifier.stopping()
+        await notifier.tell_stopping()
 
 
 @contextlib.contextmanager
