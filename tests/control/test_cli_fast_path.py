@@ -53,7 +53,7 @@ def test_the_plainest_commands_load_next_to_nothing(tmp_path: Path, words: list[
     with ScriptedServer(str(tmp_path / "s"), {"list": [{"runtime_id": "rt_1"}], "status": {"a": 1}}) as server:
         loaded = loaded_by(["control", "--socket", server.path, *words])
     assert loaded & HEAVY == set()
-    assert len({name for name in loaded if name.startswith("avenor.")}) <= 9
+    assert len({name for name in loaded if name.startswith("avenor.")}) <= 10
 
 
 @pytest.mark.parametrize(

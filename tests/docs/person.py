@@ -60,12 +60,23 @@ def _leave(words: Sequence[str], is_ready: Callable[[], bool]) -> int:
 def _look(words: Sequence[str]) -> int:
     process = subprocess.Popen([os.environ[REAL], *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert process.stdout is not None
+    # Not while Python starts, of which nobody can say what an interrupt does there.
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline and process.poll() is None and not _has_socket(process.pid):
+        time.sleep(0.02)
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         selector.select(_LOOK_SECONDS)
     process.send_signal(signal.SIGINT)
     sys.stdout.buffer.write(process.stdout.read())
     return 0 if process.wait() in (0, 130, -signal.SIGINT) else process.returncode
+
+
+def _has_socket(pid: int) -> bool:
+    try:
+        return any(os.readlink(fd).startswith("socket:") for fd in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:  # it has ended, or closed what was looked at
+        return False
 
 
 def _socket_of(words: Sequence[str]) -> str:

@@ -294,6 +294,7 @@ turns()
     async with opened(ACP, _params(tmp_path, "start()\n" + body), sink) as session, trio.open_nursery() as nursery:
         nursery.start_soon(session.prompt, "go")
         await sink.wait_for(events.MessageChunk)
+        await sink.wait_asked(2)
         await session.cancel()
     answer = json.loads(sink.text())
     assert (answer["id"], answer["result"]) == (2, {"outcome": {"outcome": "cancelled"}})

@@ -9,6 +9,8 @@ from __future__ import annotations
 import _socket
 import os
 
+from avenor.cli.signalled import wait_readable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,6 +48,7 @@ class Connection:
     def __init__(self, path: str, *, timeout_seconds: float | None = None) -> None:
         self.path = path
         self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        self._timeout_seconds = timeout_seconds
         self._socket.settimeout(timeout_seconds)
         self._last_id = 0
         self._lines: list[bytes] = []
@@ -99,7 +102,7 @@ class Connection:
         while True:
             while not self._lines:
                 try:
-                    chunk = self._socket.recv(_CHUNK_BYTES)
+                    chunk = self._receive()
                 except OSError as error:
                     raise NoServer(f"{self.path}: no answer ({error.strerror or error})") from error
                 if not chunk:
@@ -107,6 +110,11 @@ class Connection:
                 self._feed(chunk)
             batch, self._lines = self._lines, []
             yield batch
+
+    def _receive(self) -> bytes:
+        if self._timeout_seconds is None:
+            wait_readable(self._socket.fileno())
+        return self._socket.recv(_CHUNK_BYTES)
 
     def _feed(self, chunk: bytes) -> None:
         if b"\n" not in chunk:
