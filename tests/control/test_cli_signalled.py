@@ -6,25 +6,15 @@ import operator
 import os
 import select
 import signal
-import threading
 from collections.abc import Generator
 from functools import partial
 from typing import Any
 
 import pytest
 
-from avenor.cli import signalled
 from avenor.cli.signalled import wait_readable
 
 _POLL = select.poll
-
-
-@pytest.fixture(autouse=True)
-def _as_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    monkeypatch.setattr(signalled, "_told_fd", None)
-    before = signal.set_wakeup_fd(-1)
-    yield
-    signal.set_wakeup_fd(before)
 
 
 class SignalledJustBefore:
@@ -73,27 +63,15 @@ def test_a_signal_just_before_the_wait_ends_it(quiet: int, monkeypatch: pytest.M
 
 
 @pytest.mark.timeout(20)
-def test_what_can_be_read_ends_the_wait(quiet: int) -> None:
-    """Again and again, and a signal that was handled in between does not."""
-    ends = os.pipe()
-    os.write(ends[1], b"x")
-    wait_readable(ends[0])
-    os.read(ends[0], 1)
-    assert select.select([quiet, ends[0]], [], [], 0)[0] == []
-    os.close(ends[1])
-    wait_readable(ends[0])
-    os.close(ends[0])
-
-
-@pytest.mark.timeout(20)
-def test_another_thread_waits_without_being_told(quiet: int) -> None:
-    """It runs no handlers, and may not ask to be told."""
-    ends = os.pipe()
-    waiting = threading.Thread(target=wait_readable, args=(ends[0],))
-    waiting.start()
-    os.write(ends[1], b"x")
-    waiting.join(20)
-    assert not waiting.is_alive()
-    assert signal.set_wakeup_fd(-1) == -1
-    for end in ends:
-        os.close(end)
+def test_what_can_be_read_ends_the_wait() -> None:
+    """Nothing is left behind: whoever has asked to be told of signals before is told again."""
+    out, into = os.pipe()
+    os.set_blocking(into, False)
+    before = signal.set_wakeup_fd(into)
+    descriptors = os.listdir("/proc/self/fd")
+    os.write(into, b"x")
+    wait_readable(out)
+    assert os.listdir("/proc/self/fd") == descriptors
+    assert signal.set_wakeup_fd(before) == into
+    os.close(out)
+    os.close(into)

@@ -27,7 +27,7 @@ async def test_events_and_notices_come_in_their_order(pair: Pair) -> None:
     """As they are, each with what it is."""
     inner, server = pair
     notice = b'{"jsonrpc":"2.0","method":"notice","params":{"kind":"x"}}\n'
-    server.sendall(wrap_event(b'{"seq":1}') + notice + wrap_event(b'{"seq":2}'))
+    server.sendall(wrap_event(b'{"seq":1}') + b"\n" + notice + wrap_event(b'{"seq":2}') + b"\n")
     assert await inner.items() == [Item(False, b'{"seq":1}'), Item(True, b'{"kind":"x"}'), Item(False, b'{"seq":2}')]
 
 
@@ -57,5 +57,6 @@ async def test_a_line_that_is_too_long_is_left_out(monkeypatch: pytest.MonkeyPat
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with theirs, Inner(lambda _letter: ours) as inner, trio.fail_after(60):
-        theirs.sendall(wrap_event(b'{"seq":1,"text":"%s"}' % (b"x" * 200)) + wrap_event(b'{"seq":2}'))
+        theirs.sendall(wrap_event(b'{"seq":1,"text":"%s"}' % (b"x" * 200)) + b"\n")
+        theirs.sendall(wrap_event(b'{"seq":2}') + b"\n")
         assert await inner.items() == [Item(False, b'{"seq":2}')]

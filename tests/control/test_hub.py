@@ -140,9 +140,9 @@ def test_a_chunk_is_bounded_by_bytes_but_has_at_least_one_line() -> None:
     ring = Ring(0)
     lines = [b"a" * 100_000, b"b" * 100_000, b"c" * 100_000, b"d" * 900_000]
     ring.append(lines, [EventHead("e", seq, 0) for seq in range(1, 5)], sum(map(len, lines)))
-    assert ring.chunk_from(0).data == lines[0] + lines[1]
+    assert ring.chunk_from(0).data == lines[0] + b"\n" + lines[1] + b"\n"
     assert len(ring.chunk_from(0).data) <= CHUNK_BYTES
-    assert ring.chunk_from(3).data == lines[3]
+    assert ring.chunk_from(3).data == lines[3] + b"\n"
 
 
 async def test_waiting_ends_with_the_state_that_was_waited_for(tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ import threading
 from pathlib import Path
 
 import psutil
+import pytest
 import trio
 
 from avenor.host.logfile import last_line
 from avenor.protocol.events import RunEnd, decode_event
+from avenor.runtimes import rehearsal
 from avenor.runtimes.rehearsal import live_runs, rehearse
 
 
@@ -32,8 +34,9 @@ def test_what_only_manifests_need_is_not_imported(tmp_path: Path) -> None:
     assert ran.stdout.strip() == "[]"
 
 
-def test_the_runs_of_a_rehearsal_are_lived_to_their_end(tmp_path: Path) -> None:
+def test_the_runs_of_a_rehearsal_are_lived_to_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a turn, as those of users are; what fails at once would teach the interpreter nothing."""
+    monkeypatch.setattr(rehearsal, "_LIMIT_SECONDS", float("inf"))
     trio.run(live_runs, tmp_path)
     logs = sorted(tmp_path.glob("*/events.ndjson"))
     assert logs

@@ -12,7 +12,15 @@ from typing import Protocol
 
 from avenor.control.hub import EventHub
 from avenor.control.interests import Interest, Interests
-from avenor.control.ring import CHUNK_BYTES, CHUNK_EVENTS, PENDING_BYTES, PENDING_EVENTS, Chunk, within_bytes
+from avenor.control.ring import (
+    CHUNK_BYTES,
+    CHUNK_EVENTS,
+    PENDING_BYTES,
+    PENDING_EVENTS,
+    Chunk,
+    join_lines,
+    within_bytes,
+)
 from avenor.control.rpc import encode_notification
 from avenor.protocol.methods import Lagged
 
@@ -168,14 +176,14 @@ class Feed:
                 break
         if not wanted:
             return self._nothing_left()
-        return self._told(Chunk(b"".join(wanted), len(wanted), self._cursor))
+        return self._told(Chunk(join_lines(wanted), len(wanted), self._cursor))
 
     def _take_kept(self) -> Chunk:
         lines = within_bytes([line for _, _, line in self._kept], CHUNK_BYTES)
         last_seq = self._kept[len(lines) - 1][0]
         for _ in lines:
             self._kept_bytes -= len(self._kept.popleft()[2])
-        return self._told(Chunk(b"".join(lines), len(lines), last_seq))
+        return self._told(Chunk(join_lines(lines), len(lines), last_seq))
 
     def _set_aside(self, start: int, end: int) -> None:
         """Looks at lines of the ring and keeps those that are wanted, or the newest of them where they are too many."""

@@ -8,18 +8,15 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import trio
 
 from avenor.control.pieces import LogPieces
 from avenor.control.ring import BYTES, PENDING_EVENTS, Ring
 from avenor.protocol.events import EventHead
-from avenor.protocol.methods import EVENT_PREFIX, EVENT_SUFFIX
+from avenor.protocol.methods import unwrap_event
 from avenor.protocol.snapshot import COUNTED_ONLY, Fold, Snapshot
-
-_HEAD_BYTES: Final = len(EVENT_PREFIX)
-_TAIL_BYTES: Final = len(EVENT_SUFFIX)
 
 
 class Follower(Protocol):
@@ -122,7 +119,7 @@ class EventHub:
         """Takes the next events. Those that were here before are skipped.
 
         Args:
-            lines: As `wrap_event` makes them, newline included.
+            lines: As `wrap_event` makes them.
             heads: Of the same events.
         """
         if heads and heads[0].seq <= self.ring.latest:
@@ -219,7 +216,7 @@ class EventHub:
         fold, waiters = self.fold, self._waiters
         for line, head in zip(lines, heads, strict=True):
             if head.event not in COUNTED_ONLY:  # what is only counted need not be unwrapped
-                fold.apply_line(head, line[_HEAD_BYTES:-_TAIL_BYTES])
+                fold.apply_line(head, unwrap_event(line))
             elif waiters:
                 fold.count(head.seq, head.ts)
             if waiters:

@@ -18,7 +18,7 @@ from avenor.protocol.events import decode_head
 from avenor.protocol.methods import EVENT_PREFIX, EVENT_SUFFIX
 
 _logger: Final = structlog.get_logger()
-_BETWEEN: Final = EVENT_SUFFIX + EVENT_PREFIX
+_BETWEEN: Final = EVENT_SUFFIX + b"\n" + EVENT_PREFIX
 # Reading logs must not take every worker thread from those who sync them; and the disk is one.
 _LOG_READERS: Final = trio.CapacityLimiter(4)
 _KEPT_PIECES: Final = 8
@@ -102,7 +102,7 @@ def _read_piece(path: Path, after_seq: int, last: int, offset: int, wants: Wants
         return Piece(b"", 0, None, offset)
     if wants is not None:
         lines = [line for line in lines if _is_wanted(line, wants)]
-    data = EVENT_PREFIX + _BETWEEN.join(lines) + EVENT_SUFFIX if lines else b""
+    data = EVENT_PREFIX + _BETWEEN.join(lines) + EVENT_SUFFIX + b"\n" if lines else b""
     return Piece(data, len(lines), last_seq, offset)
 
 

@@ -92,11 +92,16 @@ class Ring:
 
     def _join(self, index: int) -> Chunk:
         lines = self.lines[index : index + CHUNK_EVENTS]
-        data = lines[0] if len(lines) == 1 else b"".join(lines)
+        data = join_lines(lines)
         if len(data) > CHUNK_BYTES and len(lines) > 1:
             lines = list(within_bytes(lines, CHUNK_BYTES))
-            data = b"".join(lines)
+            data = join_lines(lines)
         return Chunk(data, len(lines), self.seqs[index + len(lines) - 1])
+
+
+def join_lines(lines: Sequence[bytes]) -> bytes:
+    """Lines as they are sent, each with its newline."""
+    return b"\n".join([*lines, b""])
 
 
 def within_bytes(lines: Sequence[bytes], limit_bytes: int) -> Sequence[bytes]:

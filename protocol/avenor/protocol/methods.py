@@ -17,17 +17,17 @@ LINE_LIMIT_BYTES: Final = 16 * 1024 * 1024
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 EVENT_PREFIX: Final = b'{"jsonrpc":"2.0","method":"event","params":'
-EVENT_SUFFIX: Final = b"}\n"
+EVENT_SUFFIX: Final = b"}"
 
 
 def wrap_event(line: bytes) -> bytes:
-    """The notification (with its newline) that carries one event line (without)."""
+    """The notification that carries one event, as a line like the event's own: without newline."""
     return EVENT_PREFIX + line + EVENT_SUFFIX
 
 
 def unwrap_event(notification: bytes) -> bytes:
-    """The event line inside a notification made by `wrap_event`, whether its newline is still there or not."""
-    return notification[len(EVENT_PREFIX) : -2 if notification.endswith(EVENT_SUFFIX) else -1]
+    """The event line inside a notification made by `wrap_event`."""
+    return notification[len(EVENT_PREFIX) : -len(EVENT_SUFFIX)]
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

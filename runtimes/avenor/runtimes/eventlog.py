@@ -133,6 +133,7 @@ class EventLog:
     ) -> None:
         self.seq = seq
         self.last_emit_at = clock()
+        self._now_ms = 0
         self._journal = journal
         self._files = [("log", journal)] if copy is None else [("log", journal), ("on_event", copy)]
         self._copy = copy
@@ -157,7 +158,7 @@ class EventLog:
         cut: list[str] = []
         if len(line) > EVENT_LIMIT_BYTES:
             line, cut = fit(event, line)
-        self.seq = event.seq
+        self.seq += 1
         self._lines.append(line)
         self._heads.append(_head(event))
         self._size += len(line)
@@ -181,11 +182,12 @@ class EventLog:
 
     @contextmanager
     def batch(self) -> Generator[None]:
-        """For what came at once and is told at once: one write and one publication for all that is emitted inside.
+        """For what came at once and is told at once: all emitted inside has one time, write and publication.
 
         Invariant: there is no `await` inside, so nobody sees an event late, and none is lost by a kill that would not
         have been lost one by one.
         """
+        self._look_at_clocks()
         self._is_batching = not self._has_losses
         try:
             yield
@@ -244,13 +246,18 @@ class EventLog:
             self._sync_done = None
             done.set()
 
+    def _look_at_clocks(self) -> None:
+        self._now_ms = time.time_ns() // 1_000_000
+        self.last_emit_at = self._clock()
+
     def _stamp(self, event: Event) -> bytes:
+        if not self._is_batching:
+            self._look_at_clocks()
         event.seq = self.seq + 1
-        event.ts = time.time_ns() // 1_000_000
+        event.ts = self._now_ms
         event.run_id = self._run_id
         event.runtime_id = self._runtime_id
         event.run_label = self._label
-        self.last_emit_at = self._clock()
         return encode_event(event)
 
     def _tell_losses(self) -> None:
@@ -288,10 +295,10 @@ def _append_singly(file: LineFile, lines: list[bytes], heads: list[EventHead]) -
 
 
 def _head(event: Event) -> EventHead:
-    kind = type(event)
-    name = _NAMES.get(kind)
-    if name is None:
-        name = _NAMES[kind] = event_name(event)
+    try:
+        name = _NAMES[type(event)]
+    except KeyError:
+        name = _NAMES[type(event)] = event_name(event)
     return EventHead(name, event.seq, event.ts)
 
 

@@ -283,7 +283,7 @@ class Link:
             return
         expected = hub.latest_seq + 1
         if heads[0].seq == expected and heads[-1].seq == expected + len(heads) - 1:
-            hub.publish([note + b"\n" for note in notes], heads)
+            hub.publish(notes, heads)
         else:
             await self._publish_around_gaps(notes, heads)
         self._listener.runtime_changed(self._runtime)
@@ -294,7 +294,7 @@ class Link:
             if head.seq > self._runtime.hub.latest_seq + 1:
                 await catch_up(self._runtime, before_seq=head.seq)
             if head.seq > self._runtime.hub.latest_seq:
-                self._runtime.hub.publish([note + b"\n"], [head])
+                self._runtime.hub.publish([note], [head])
 
     def _take_message(self, line: bytes) -> None:
         message = self._peer.receive(line)
