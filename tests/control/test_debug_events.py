@@ -200,7 +200,6 @@ async def test_a_reader_that_leaves_is_let_go(tmp_path: Path) -> None:
         watcher = await opened.watch()
         assert len(opened.server.clients) == 1
         watcher.exchange.gone.set()
-        await opened.app.wait_idle()
         await wait_all_tasks_blocked()
         assert opened.server.clients == []
 
@@ -227,7 +226,7 @@ async def test_so_many_streams_and_no_more(tmp_path: Path, monkeypatch: pytest.M
         assert (await opened.get("/events")).status == 503
         assert (await opened.get("/status")).status == 200
         watcher.exchange.gone.set()
-        await opened.app.wait_idle()
+        await wait_all_tasks_blocked()
         await opened.watch()
 
 

@@ -1,6 +1,7 @@
 """`avenor mcp` as a host uses it: the SDK's own client on its standard streams, real supervisors, scripted agents."""
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -380,6 +381,37 @@ async def test_the_tools_work_over_http_too(place: Place, stable: Stable, mode: 
             assert (await host.call("result", run_id="one"))["output"] == "Done."
         async with McpClient(streamable_http_client(url, http_client=http), mode=mode) as client:
             assert (await Jockey(place, client).call("follow_up", run_id="one", prompt="more"))["resumed"] is False
+
+
+async def test_a_server_that_says_that_it_listens_ends_in_good_order(place: Place, stable: Stable) -> None:
+    """Even if it is told to at that moment."""
+    async with http_server(place, stable) as url:
+        assert url.endswith("/mcp")
+
+
+async def test_a_host_that_stops_reading_does_not_hold_up_the_end_of_the_server(place: Place, stable: Stable) -> None:
+    """It has the beginning of an answer, and leaves the rest, which is more than a kernel keeps."""
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "h", "version": "1"}}
+    headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream"}
+    with Client(stable.socket) as operator, trio.socket.socket() as stopped:
+        operator.spawn(place, label="big", script=place.script(steps(*[say("x" * 3_000_000)] * 3)))
+        async with http_server(place, stable) as url, httpx2.AsyncClient(headers=headers) as http:
+            greeted = await http.post(url, json=_message("initialize", hello))
+            http.headers["mcp-session-id"] = greeted.headers["mcp-session-id"]
+            call = _message("tools/call", {"name": "avenor_result", "arguments": {"run_id": "big"}})
+            asked = http.build_request("POST", url, json=call)
+            lines = ["POST /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in asked.headers.items())]
+            stopped.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await stopped.connect(("127.0.0.1", asked.url.port))
+            await trio.SocketStream(stopped).send_all("\r\n".join([*lines, "", ""]).encode() + asked.content)
+            begun = b""
+            while b"xxx" not in begun:
+                begun += await stopped.recv(100)
+            assert begun.startswith(b"HTTP/1.1 200")
+
+
+def _message(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
 async def test_over_http_only_who_has_the_token_and_no_page_of_another_origin_gets_in(

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from avenor.protocol.errors import ConfigError
 from avenor.protocol.manifest.roster import Endpoint
@@ -218,19 +219,43 @@ async def test_a_connection_serves_one_request_after_another_until_it_is_to_be_c
     assert len(scene.service.asked) == 3
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux ends such connections")
+async def flood(scene: Scene) -> trio.SocketStream:
+    """An agent that has the beginning of an answer, and will not read the rest, which is more than kernels keep."""
+    scene.service.answers = [[STREAM_HEAD, chunk(b"x" * 1_000_000) * 100, trio.Event()]]
+    given = scene.admit()
+    stream = await connect(given)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await stream.send_all(head(given, 2) + b"{}")
+    assert await stream.receive_some(1) == b"H"
+    await wait_all_tasks_blocked(0.1)  # all buffers on the way are full
+    return stream
+
+
 async def test_an_agent_that_reads_nothing_does_not_hold_up_the_end_of_the_run() -> None:
-    """A stopped process leaves its connection full: it is lost after a while."""
-    flood = chunk(b"x" * 1_000_000) * 100
-    async with open_scene(stall_seconds=0.2) as scene:
-        scene.service.answers = [[STREAM_HEAD, flood, trio.Event()]]
-        given = scene.admit()
-        stream = await connect(given)
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        await stream.send_all(head(given, 2) + b"{}")
-        await eventually(lambda: len(scene.service.asked) == 1)
+    """A stopped process leaves its connection full: that is cut, however long it may stall."""
+    async with open_scene(stall_seconds=24 * 3600) as scene:
+        stream = await flood(scene)
     assert scene.meter.charged == [("reader.1", 0, 0, 0)]
     await stream.aclose()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux ends such connections")
+async def test_an_agent_that_reads_nothing_for_long_loses_its_connection() -> None:
+    """While the run goes on: its call is charged, and over at the service too."""
+    async with open_scene(stall_seconds=0.2) as scene:
+        stream = await flood(scene)
+        await eventually(lambda: scene.meter.charged == [("reader.1", 0, 0, 0)])
+        await eventually(lambda: scene.service.left == 1)
+    await stream.aclose()
+
+
+async def test_a_connection_that_its_agent_has_closed_is_closed_at_once() -> None:
+    """One that is idle is kept for a day."""
+    async with open_scene() as scene:
+        stream = await connect(scene.admit())
+        await stream.send_eof()
+        assert await stream.receive_some() == b""
+        await stream.aclose()
 
 
 async def test_the_end_of_the_desk_cuts_what_is_running() -> None:

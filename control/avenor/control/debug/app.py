@@ -56,8 +56,6 @@ class DebugApp:
         self._guard = guard
         self._assets = assets
         self._follows_one = follows_one
-        self._active = 0
-        self._changed = trio.lowlevel.ParkingLot()
         self._streams = _Places("streams of events", STREAM_LIMIT)
         self._calls = _Places("requests under way", CALL_LIMIT)
 
@@ -66,22 +64,10 @@ class DebugApp:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close"})
             return
-        self._active += 1
         try:
             await self._serve(scope, Body(receive), send)
         except* Gone:
             pass
-        except* Exception as errors:  # one request's fault is not the others'
-            _logger.error("http.request_failed", exc_info=errors)
-        finally:
-            self._active -= 1
-            self._changed.unpark_all()
-
-    async def wait_idle(self) -> None:
-        """Waits until no request is being answered."""
-        await trio.lowlevel.checkpoint()
-        while self._active:
-            await self._changed.park()
 
     async def _serve(self, scope: Scope, body: Body, send: Send) -> None:
         refusal: Response | None = None

@@ -3,20 +3,22 @@
 import hmac
 import signal
 import socket
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve  # pyright: ignore[reportUnknownVariableType]
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from avenor.control.httpconnections import HttpConnections
 from avenor.control.mcp.options import Options
 from avenor.control.mcp.server import open_server
 
 PATH: Final = "/mcp"
+# A host has one for each call under way, and waiting for a run is a call.
+CONNECTION_LIMIT: Final = 512
+_IDLE_SECONDS: Final = 5.0
 _logger = structlog.get_logger()
 
 
@@ -33,21 +35,17 @@ def serve_http(options: Options, listener: socket.socket, token: str) -> None:
 
 async def _serve_http(options: Options, listener: socket.socket, token: str) -> None:
     port = listener.getsockname()[1]
-    async with open_server(options) as server:
-        app: Any = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(port))
-        config = Config()
-        config.loglevel = "WARNING"
-        config.graceful_timeout = 1.0  # hosts keep a stream open that never ends by itself
-        config.bind = [f"fd://{listener.detach()}"]
-        _logger.info("mcp.listening", url=f"http://127.0.0.1:{port}{PATH}")
-        guarded: Any = BearerGuard(app, token)  # starlette and hypercorn describe ASGI in types of their own
-        await serve(guarded, config, shutdown_trigger=_wait_signal)
-
-
-async def _wait_signal() -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            return
+    connections = HttpConnections(listener, name="mcp", limit=CONNECTION_LIMIT, idle_seconds=_IDLE_SECONDS)
+    with listener:
+        async with open_server(options) as server:
+            app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(port))
+            async with server.session_manager.run(), trio.open_nursery() as nursery:
+                with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                    nursery.start_soon(connections.serve, BearerGuard(app, token))
+                    _logger.info("mcp.listening", url=f"http://127.0.0.1:{port}{PATH}")
+                    async for _ in signals:
+                        break
+                connections.close()
 
 
 def _security(port: int) -> TransportSecuritySettings:
@@ -70,7 +68,7 @@ class BearerGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and self._has_token(scope)):
+        if scope["type"] == "http" and self._has_token(scope):
             await self._app(scope, receive, send)
             return
         refusal = PlainTextResponse(

@@ -10,13 +10,16 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
 import trio
 
+from avenor.control.address import Address, listen
+from avenor.control.httpconnections import HttpConnections
 from avenor.protocol.errors import ConfigError
+from avenor.protocol.manifest.model import MAX_MEMBERS
 from avenor.protocol.manifest.roster import Dialect, Endpoint
 from avenor.protocol.mcp import McpServer
 from avenor.runtimes.manifest import gateway, mcp_http
@@ -31,11 +34,14 @@ __all__ = ["Credentials", "Desk", "Meter", "ToolBox", "ToolReply", "open_desk"]
 MODEL_PATH: Final = "/model"
 MCP_PATH: Final = "/mcp"
 # An agent that reads nothing for so long while something is sent to it loses that connection: hypercorn sends on,
-# whatever is cancelled, so that a stopped agent would hold up the end of the run.
+# whatever is cancelled, so that the model call of a stopped agent would stay open, and uncharged, until the run ends.
 STALL_SECONDS: Final = 30.0
+# Agents have one for each request under way, and few of those.
+CONNECTION_LIMIT: Final = 16 * MAX_MEMBERS
 # Long enough for no client to send a request on a connection that is just being closed for idleness.
 _KEEP_ALIVE_SECONDS: Final = 24 * 3600.0
 _GRACE_SECONDS: Final = 1.0
+_ADDRESS: Final = Address(name="127.0.0.1", ip="127.0.0.1", port=0)
 
 _logger = structlog.get_logger()
 
@@ -124,14 +130,11 @@ class Desk:
 
     async def serve(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
-        match scope["type"]:
-            case "http":
-                await self._serve_http(Exchange(scope, receive, send))
-            case "lifespan":
-                await _serve_lifespan(receive, send)
-            case _:  # a web socket
-                await receive()
-                await send({"type": "websocket.close", "code": 1008})
+        if scope["type"] == "http":
+            await self._serve_http(Exchange(scope, receive, send))
+        else:  # a web socket
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
 
     async def _serve_http(self, exchange: Exchange) -> None:
         try:
@@ -224,49 +227,21 @@ async def open_desk(
     Raises:
         OSError: It cannot listen, or the log cannot be opened.
     """
-    # Only runs of manifests need them, and every runtime would carry them.
-    from hypercorn.config import Config
-    from hypercorn.trio import serve  # pyright: ignore[reportUnknownVariableType]
-
-    with GatewayLog(log) as gateway_log:
-        listener = _listen(stall_seconds)
+    with GatewayLog(log) as gateway_log, listen(_ADDRESS) as listener:
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections have it from their listener
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(stall_seconds * 1000))
         model = Gateway(meter, gateway_log)
         desk = Desk(listener.getsockname()[1], model, McpServerForMembers(toolbox), environ)
-        config = Config()
-        config.loglevel = "WARNING"
-        config.graceful_timeout = _GRACE_SECONDS
-        config.keep_alive_timeout = _KEEP_ALIVE_SECONDS
-        config.include_server_header = False
-        config.bind = [f"fd://{listener.detach()}"]
-        is_closing = trio.Event()
+        connections = HttpConnections(listener, name="desk", limit=CONNECTION_LIMIT, idle_seconds=_KEEP_ALIVE_SECONDS)
         async with trio.open_nursery() as nursery:
-            app: Any = desk.serve  # hypercorn describes ASGI in types of its own
-
-            async def run(task_status: "trio.TaskStatus[list[str]]") -> None:
-                await serve(app, config, shutdown_trigger=is_closing.wait, task_status=task_status, mode="asgi")
-
-            await nursery.start(run)
+            nursery.start_soon(connections.serve, desk.serve)
             try:
                 yield desk
             finally:
                 desk.revoke_all()
-                is_closing.set()
+                connections.close()
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _GRACE_SECONDS):
             await model.aclose()
-
-
-def _listen(stall_seconds: float) -> socket.socket:
-    listener = socket.create_server(("127.0.0.1", 0))
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections have it from their listener
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(stall_seconds * 1000))
-    return listener
-
-
-async def _serve_lifespan(receive: Receive, send: Send) -> None:
-    while (message := await receive())["type"] != "lifespan.shutdown":
-        assert message["type"] == "lifespan.startup"
-        await send({"type": "lifespan.startup.complete"})
-    await send({"type": "lifespan.shutdown.complete"})
 
 
 async def _cut_when_gone(exchange: Exchange, scope: trio.CancelScope) -> None:
