@@ -10,7 +10,7 @@ from typing import Final
 
 # Room and descriptors: there may be some again in a moment.
 _PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
-_TEMPORARY: Final = ".avenor-{}.tmp"
+_TEMPORARY: Final = (".avenor-", ".tmp")
 
 
 def write_atomic(
@@ -38,7 +38,7 @@ def write_atomic(
     target = Path(path)
     require_replaceable(target)
     # Not derived from the file's name, which may have no room for a suffix.
-    temporary = target.with_name(_TEMPORARY.format(os.urandom(8).hex()))
+    temporary = target.with_name(os.urandom(8).hex().join(_TEMPORARY))
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         try:
@@ -71,9 +71,10 @@ def remove_if_exists(path: str | Path) -> bool:
 
 def remove_unfinished(directory: str | Path) -> None:
     """Remove the temporary files of writers that were killed; only where nobody can be writing. What resists stays."""
-    for path in Path(directory).glob(_TEMPORARY.format("*")):
-        with contextlib.suppress(OSError):
-            path.unlink()
+    for name in os.listdir(directory):
+        if name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1]):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(directory, name))
 
 
 def is_passing(error: OSError) -> bool:

@@ -11,7 +11,7 @@ from avenor.host.atomic import remove_unfinished, write_atomic
 from avenor.host.identity import ProcessId, process_id
 
 # Made for looks at a repository; see `avenor.runtimes.gitdelta`.
-_SCRATCH: Final = "avenor-git-*"
+_SCRATCH: Final = "avenor-git-"
 
 _PROCESS = msgspec.json.Decoder(ProcessId)
 
@@ -92,8 +92,9 @@ class RunDir:
     def clear_passing(self) -> None:
         """Remove what a killed process had made here for a moment; only the lock's holder may. What resists stays."""
         remove_unfinished(self.path)
-        for folder in self.path.glob(_SCRATCH):
-            shutil.rmtree(folder, ignore_errors=True)
+        for name in os.listdir(self.path):
+            if name.startswith(_SCRATCH):
+                shutil.rmtree(self.path / name, ignore_errors=True)
 
     def write_process(self) -> ProcessId:
         """Write down that this process is the runtime; the lock is taken first.

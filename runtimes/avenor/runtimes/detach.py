@@ -65,7 +65,7 @@ def _run(path: str, ready_fd: int) -> int:
         tell_error(ready_fd, SpawnError(f"{path}: cannot open the runtime's files: {error}"))
         return _BROKEN
     try:
-        _take_place(RunDir(path))
+        take_place(RunDir(path))
     except AvenorError as error:
         tell_error(_READY_FD, error)
         return _BROKEN
@@ -116,7 +116,7 @@ def _open_fds() -> list[int]:
         return list(range(os.sysconf("SC_OPEN_MAX")))
 
 
-def _take_place(directory: RunDir) -> None:
+def take_place(directory: RunDir) -> None:
     """Directory, file mode and environment as the record says.
 
     Raises:

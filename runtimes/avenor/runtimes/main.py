@@ -60,7 +60,7 @@ def run_directory(path: str, ready_fd: int) -> int:
         configure_logs(level="info", is_terminal=False)
     rundir = RunDir(path)
     try:
-        record = _take(rundir)
+        record, _ = take(rundir)
     except AvenorError as error:
         _logger.error("runtime.not_started", error=error.message)
         ready.tell(error)
@@ -168,12 +168,8 @@ def _run(record: Record, place: Place) -> Ended:
     return trio.run(run_process, record, place)
 
 
-# The lock is held for life; if this were collected, it would be free.
-_held: list[FileLock] = []
-
-
-def _take(rundir: RunDir) -> Record:
-    """The record of a directory that nobody else runs in, and nobody has.
+def take(rundir: RunDir) -> tuple[Record, FileLock]:
+    """The record of a directory that nobody else runs in, and nobody has; and its lock, held until this process ends.
 
     Raises:
         SpawnError: It is taken, has ended, was being ended, or has no usable record.
@@ -182,13 +178,12 @@ def _take(rundir: RunDir) -> Record:
     lock = FileLock(rundir.lock_path)
     if not lock.try_acquire():
         raise SpawnError(f"{rundir.path}: another process runs in it")
-    _held.append(lock)
     rundir.clear_passing()
     failpoint("runtime.after_lock")
     if last_event_named(rundir.log_path, "run.end", "run.ending") is not None:
         raise SpawnError(f"{rundir.path}: the run in it has ended already, or was being ended")
     try:
-        return msgspec.json.decode(rundir.read_record() or b"", type=Record)
+        return msgspec.json.decode(rundir.read_record() or b"", type=Record), lock
     except (OSError, msgspec.DecodeError) as error:
         raise SpawnError(f"{rundir.record_path}: cannot read the record: {error}") from error
 

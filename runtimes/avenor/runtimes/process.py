@@ -262,7 +262,7 @@ def _surroundings(record: Record, place: Place) -> Surroundings:
     pid, start_ticks = place.identity.pid, place.identity.start_ticks
     tag = tree_tag(pid, start_ticks)
     sessions = itertools.count(1)
-    env = agent_environment(record, os.environ, tag)
+    env = agent_environment(record, record.environ or os.environ, tag)
     folder = record.profiles_folder or profiles_folder(os.environ)
 
     def open_params(spec: RunSpec, owns_process: bool) -> OpenParams:

@@ -11,14 +11,17 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import trio
 
+from avenor.host.atomic import write_atomic
 from avenor.host.failpoints import no_failpoints
-from avenor.host.identity import process_id
 from avenor.host.rundir import RunDir
 from avenor.host.unixsock import dial
 from avenor.protocol.errors import AvenorError
 from avenor.protocol.spec import Record, RunSpec, resolve_spec
+from avenor.runtimes.detach import take_place
+from avenor.runtimes.main import take
 from avenor.runtimes.process import Listening, Place, run_process
 
 # Code is rewritten for good when it has run eight times.
@@ -53,7 +56,7 @@ _SAID: Final = (
 
 
 def rehearse(parent: str | None = None) -> None:
-    """Live some runs to their end: no thread, no process, nothing left on the disk.
+    """Live some runs to their end: no thread, no process, nothing left on the disk, nothing changed in this process.
 
     Args:
         parent: Where their directory is made; None for the system's place for such.
@@ -61,7 +64,8 @@ def rehearse(parent: str | None = None) -> None:
     Raises:
         OSError: There is no room for their files.
     """
-    with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=parent) as directory, _without_threads(), no_failpoints():
+    made = tempfile.TemporaryDirectory(prefix="rehearsal-", dir=parent)
+    with made as directory, _without_threads(), no_failpoints(), _back_in_place():
         trio.run(live_runs, Path(directory))
 
 
@@ -81,24 +85,36 @@ async def live_runs(directory: Path) -> None:
 
 
 async def _live(rundir: RunDir) -> None:
-    identity = process_id(os.getpid())
-    assert identity is not None  # we run, so we can be found
     spec = resolve_spec(RunSpec(backend="acp", agent_command="/bin/sh agent", prompt="-", dir=str(rundir.path)))
-    async with trio.open_nursery() as nursery:
+    # It parks, as runs under a supervisor do, and ends when nobody has sent a prompt for the shortest time.
+    asked = Record(
+        runtime_id="-",
+        run_id="-",
+        spec=spec,
+        prompt="-",
+        environ=dict(os.environ),
+        parks=True,
+        parked_timeout=1e-6,
+    )
+    write_atomic(rundir.record_path, msgspec.json.encode(asked), durable=False)
+    take_place(rundir)
+    record, lock = take(rundir)
+    try:
+        async with trio.open_nursery() as nursery:
 
-        def told(_error: AvenorError | None) -> None:
-            nursery.start_soon(_ask, rundir)
+            def told(_error: AvenorError | None) -> None:
+                nursery.start_soon(_ask, rundir)
 
-        place = Place(
-            rundir=rundir,
-            identity=identity,
-            sentinel_path=str(rundir.sentinel_path),
-            sockets=[Listening(path=str(rundir.socket_path), is_private=True)],
-            told=told,
-        )
-        # It parks, as runs under a supervisor do, and ends when nobody has sent a prompt for the shortest time.
-        record = Record(runtime_id="-", run_id="-", spec=spec, prompt="-", parks=True, parked_timeout=1e-6)
-        await run_process(record, place)
+            place = Place(
+                rundir=rundir,
+                identity=rundir.write_process(),
+                sentinel_path=str(rundir.sentinel_path),
+                sockets=[Listening(path=str(rundir.socket_path), is_private=True)],
+                told=told,
+            )
+            await run_process(record, place)
+    finally:
+        lock.release()
 
 
 async def _ask(rundir: RunDir) -> None:
@@ -110,6 +126,17 @@ async def _ask(rundir: RunDir) -> None:
             await stream.send_all(_SAID)
             while await stream.receive_some(_READ_BYTES):
                 pass
+
+
+@contextlib.contextmanager
+def _back_in_place() -> Generator[None, None, None]:
+    """What a runtime takes over from its record is given back: directory and file mode."""
+    directory, umask = os.getcwd(), os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.chdir(directory)
+        os.umask(umask)
 
 
 @contextlib.contextmanager
