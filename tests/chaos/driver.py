@@ -19,18 +19,19 @@ import msgspec
 
 from avenor.host.identity import ProcessId, is_alive, signal_process
 from avenor.host.procs import ProcsFile
-from avenor.host.tree import tagged
+from avenor.host.tree import tagged, tree_tag
 from avenor.runtimes.environment import RUNTIME_ID
-from tests.chaos import rehearsed
+from tests.chaos import rehearsed, rehearsed_manifest
 from tests.chaos.evidence import Answered, Evidence, Prompted, Spawned, write_evidence
 from tests.chaos.invariants import check_place
-from tests.chaos.schedules import UNANSWERED, Schedule, Step
+from tests.chaos.manifest_invariants import look_at_checkout
+from tests.chaos.schedules import MANIFESTS, PHASED, UNANSWERED, Schedule, Step
 from tests.chaos.supervisors import ChaosClient, Stuck, Supervisors, wait_for
 from tests.chaos.watching import Watched, watch
 from tests.e2e.harness import Place
 
 _INTERNAL_ERROR: Final = -32603
-_MOST_AGENTS: Final = {"single": 1, "loop": 1, "team": len(rehearsed.TEAM_PHASES)}
+_MOST_AGENTS: Final = {"single": 1, "loop": 1, "team": len(rehearsed.TEAM_PHASES), "manifest": 2}
 # The first zygote, if it was still loading when its supervisor was killed, finds out only when it has loaded.
 _GONE_SECONDS: Final = 20.0
 
@@ -116,6 +117,9 @@ class _Driver:
         self._prompts = 0
         self._is_harmed = False
         rehearsed.write_files(place.work)
+        if any(step.what in MANIFESTS for step in schedule.steps):
+            rehearsed_manifest.write_repository(place.path)
+            self.evidence.checkout = look_at_checkout(place.path)
 
     def run(self) -> None:
         """Do the steps, and bring everything to its end.
@@ -151,7 +155,7 @@ class _Driver:
             "fence": self._fence,
             "prompt": self._prompt,
             "interrupt": self._prompt,
-            "open": lambda step: rehearsed.gate(self._place.work, f"r{step.run}").touch(),
+            "open": lambda step: self._open(f"r{step.run}"),
             "answer": self._answer,
             "cancel": self._cancel,
             "kill": self._kill,
@@ -200,6 +204,15 @@ class _Driver:
         if self._ask(method, runtime_id=watched.id, text=text, force=True, **how) is not None:
             self.evidence.prompted.append(Prompted(runtime_id=watched.id, text=text))
 
+    def _open(self, name: str) -> None:
+        for gate in self._gates(name):
+            gate.touch()
+
+    def _gates(self, name: str) -> list[Path]:
+        """The files that the agents of a run wait for, if it is one of a loop or team, and if it is of a manifest."""
+        gates = [rehearsed.gate(self._place.work, name)]
+        return [*gates, rehearsed_manifest.gate_of(self._place.path, name)] if self.evidence.checkout else gates
+
     def _answer(self, step: Step) -> None:
         watched = self._find(step.run)
         pending = [] if watched is None else watched.snapshot().permissions
@@ -219,19 +232,31 @@ class _Driver:
             with contextlib.suppress(OSError):  # dead: then it was not even sent
                 client.send("cancel", runtime_id=watched.id, force=True)
 
-    def _cancel_runtime(self, watched: Watched) -> None:
-        """Cancel; once that is answered, nothing that was started may be alive."""
+    def _is_cancelled_or_over(self, runtime_id: str) -> bool:
+        """Cancels what has not ended; False if that had no answer, as from one that has died of a place just then."""
+        watched = next(each for each in watch(self.supervisors.state) if each.id == runtime_id)
+        return watched.has_ended or self._cancel_runtime(watched)
+
+    def _cancel_runtime(self, watched: Watched) -> bool:
+        """Cancel; once that is answered, nothing that was started may be alive. False if it is not."""
         result = self._ask("cancel", runtime_id=watched.id, force=True)
         if result is None:
-            return
+            return False
         self.evidence.cancelled.append(watched.id)
         if result["left"]:
             self.evidence.problems.append(f"{watched.id}: cancel left {result['left']}")
-        ours = self._place.processes()
-        left = [pid for each in tagged(RUNTIME_ID, watched.id) if (pid := each.id.pid) in ours]
-        if left:
-            commands = [f"{pid} {ours[pid]}" for pid in left]
+        if commands := self._living(watched):
             self.evidence.problems.append(f"{watched.id}: cancel was answered, and there live {commands}")
+        return True
+
+    def _living(self, watched: Watched) -> list[str]:
+        """What a run has started, and lives; in a sandbox there is only the mark of the process that has started it."""
+        ours, process = self._place.processes(), watched.directory.read_process()
+        marks = [(RUNTIME_ID, watched.id)]
+        if process is not None:
+            marks.append(tree_tag(process.pid, process.start_ticks))
+        pids = {each.id.pid for name, value in marks for each in tagged(name, value)}
+        return [f"{pid} {ours[pid]}" for pid in sorted(pids & ours.keys())]
 
     def _kill(self, step: Step) -> None:
         if step.what == "supervisor":
@@ -358,17 +383,11 @@ class _Driver:
     def _send_spawn(self, step: Step) -> _Spawn:
         name = f"r{step.run}"
         params: dict[str, Any] = {
-            "dir": str(self._place.work),
-            "backend": "scripted",
-            "script": rehearsed.SCRIPT,
+            **self._work_params(step.what),
             "label": name,
             "wait": "session" if step.wait == "session" else "started",
             "env": {rehearsed.NAME: name, rehearsed.SLEEP: self._sleep(step.run)},
         }
-        if step.what in ("loop", "team"):
-            params[f"{step.what}_file"] = rehearsed.LOOP if step.what == "loop" else rehearsed.TEAM
-        else:
-            params["prompt"] = f"{step.what} at first"
         if step.key:
             params["key"] = f"key-{name}"
         if self._can_resume:
@@ -378,6 +397,15 @@ class _Driver:
             self._spawns[name] = spawn
             self._transmit(spawn)
         return spawn
+
+    def _work_params(self, kind: str) -> dict[str, Any]:
+        """What a run of this kind does, and where."""
+        if kind in MANIFESTS:
+            return rehearsed_manifest.spawn_params(self._place.path, kind)
+        params = {"dir": str(self._place.work), "backend": "scripted", "script": rehearsed.SCRIPT}
+        if kind in PHASED:
+            return {**params, f"{kind}_file": rehearsed.LOOP if kind == "loop" else rehearsed.TEAM}
+        return {**params, "prompt": f"{kind} at first"}
 
     def _sleep(self, run: int) -> str:
         return f"{os.getpid()}{self._schedule.number:03}{run}"
@@ -444,7 +472,7 @@ class _Driver:
         if watched.has_ended:
             return not is_alive
         if is_alive:
-            return watched.is_still(gate_is_open=rehearsed.gate(self._place.work, watched.name).exists())
+            return watched.is_still(gate_is_open=self._gates(watched.name)[-1].exists())
         if not self.supervisors.is_up():
             return True
         listed = self._list()
@@ -471,8 +499,7 @@ class _Driver:
             self._shut_down()
         else:
             for watched in watch(self.supervisors.state):
-                if not watched.has_ended:
-                    self._cancel_runtime(watched)
+                wait_for(f"the cancel of {watched.id} is answered", partial(self._is_cancelled_or_over, watched.id))
         wait_for("the client has heard of every end", self._has_heard_all)
         self.evidence.listed = self._list()
         self._shut_down()

@@ -38,6 +38,7 @@ class Evidence(msgspec.Struct, kw_only=True):
         events: Of each runtime, in the order in which they came.
         listed: The last supervisor's `list`.
         processes: Pid and command line of what still lives, though all was ended.
+        checkout: A digest of each file of the user's in the repository of manifests, before anything was done.
         problems: What went wrong before the end: calls that were never answered, supervisors that died by themselves.
     """
 
@@ -48,6 +49,7 @@ class Evidence(msgspec.Struct, kw_only=True):
     events: dict[str, list[dict[str, Any]]] = {}
     listed: list[dict[str, Any]] = []
     processes: list[str] = []
+    checkout: dict[str, str] = {}
     problems: list[str] = []
 
 

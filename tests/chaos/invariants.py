@@ -16,6 +16,7 @@ from avenor.host.rundir import RunDir
 from avenor.protocol.outcomes import Outcome, parse_sentinel
 from avenor.protocol.spec import Record
 from tests.chaos.evidence import Evidence, read_evidence
+from tests.chaos.manifest_invariants import Worked, check_manifest, check_repository
 
 STATE: Final = "s.state"
 # Names of what is made for a moment, or for as long as somebody lives.
@@ -60,6 +61,11 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
         return self.record.runtime_id
 
     @property
+    def is_manifest(self) -> bool:
+        """Whether its members are held to a manifest."""
+        return self.record.kind == "manifest"
+
+    @property
     def end(self) -> Event | None:
         """Its last event, if that is the run's end."""
         return self.lines[-1] if self.lines and self.lines[-1]["event"] == "run.end" else None
@@ -79,6 +85,13 @@ def check_place(place: Path) -> list[str]:
         found += [f"{left.id}: {problem}" for problem in check_received(left, evidence.events.get(left.id, []))]
     found += check_listed(runtimes, evidence.listed)
     found += check_acknowledged(runtimes, evidence)
+    if evidence.checkout:
+        worked = [
+            Worked(run_id=left.record.run_id, folder=f"{STATE}/{left.id}", lines=left.lines)
+            for left in runtimes.values()
+            if left.is_manifest
+        ]
+        found += check_repository(place, evidence.checkout, worked)
     found += check_leftovers(place)
     found += check_complaints(place)
     found += check_tombstone(place)
@@ -106,6 +119,8 @@ def check_runtime(left: Left) -> Iterator[str]:
     else:
         yield from check_sentinel(left.end, left.sentinel, left.record.run_id)
     yield from _check_work(left)
+    if left.is_manifest:
+        yield from check_manifest(left.lines)
 
 
 def check_numbers(lines: Iterable[Event]) -> Iterator[str]:

@@ -10,6 +10,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from tests.chaos.rehearsed_manifest import KINDS
+
 Do = Literal["spawn", "prompt", "interrupt", "open", "answer", "cancel", "kill", "arm", "reconnect", "restart", "fence"]
 Wait = Literal["session", "started", "none"]
 OnCrash = Literal["fail", "resume"]
@@ -38,11 +40,14 @@ PLACES: Final = (
     "settle.before_log",
     "settle.after_log",
     "adopt.begun",
+    "manifest.attempt_opened",
+    "manifest.before_end",
     *RESUME_PLACES,
 )
 
 SINGLE: Final = ("quick", "gate", "ask", "tool")
 PHASED: Final = ("loop", "team")
+MANIFESTS: Final = KINDS
 _MOST_RUNS: Final = 5
 _WAITS: Final[Sequence[Wait]] = ("session", "session", "session", "started", "none")
 # How often the next step waits until nothing moves.
@@ -125,13 +130,18 @@ def make_schedule(seed: int, number: int, *, can_resume: bool) -> Schedule:
 
 
 def directed_steps(*, can_resume: bool) -> list[Sequence[Step]]:
-    """For each place a beginning that comes to it; and the fence."""
+    """For each place a beginning that comes to it; the fence; and a manifest's writer that is lost in its work."""
     begun: list[Sequence[Step]] = []
     for index, place in enumerate(PLACES):
         if place in RESUME_PLACES and not can_resume:
             continue
         begun.append(_kill_at(place, 0, "resume" if can_resume and index % 2 else "fail"))
     begun.append((Step(do="fence", run=0, what="gate"), Step(do="open", run=0)))
+    on_crash: OnCrash = "resume" if can_resume else "fail"
+    writing = Step(do="spawn", run=0, what="writing", on_crash=on_crash)
+    for whom in ("runtime", "agent", "machine"):
+        begun.append((writing, Step(do="kill", run=0, what=whom), Step(do="open", run=0)))
+    begun.append((writing, Step(do="arm", what="manifest.before_end"), Step(do="open", run=0)))
     return begun
 
 
@@ -145,6 +155,8 @@ def _kill_at(place: str, run: int, on_crash: OnCrash) -> Sequence[Step]:
     match place.partition(".")[0]:
         case "permission":
             return (arm, spawn("ask"))
+        case "manifest":
+            return (arm, spawn("reading"))
         case "phase":
             return (arm, spawn("team"))
         case "cancel" | "end" | "sentinel":
@@ -198,7 +210,7 @@ def _draw_step(chance: random.Random, runs: int, *, can_resume: bool) -> Step | 
             return Step(
                 do="spawn" if do == "spawn" else "fence",
                 run=runs,
-                what=chance.choice((*SINGLE, *PHASED)),
+                what=chance.choice((*SINGLE, *PHASED, *MANIFESTS)),
                 on_crash=on_crash,
                 key=chance.random() < 0.5,
                 wait=chance.choice(_WAITS),

@@ -15,6 +15,7 @@ from avenor.protocol.events import decode_head
 from avenor.protocol.snapshot import Fold, Snapshot
 from avenor.protocol.spec import Record
 from tests.chaos.rehearsed import AT_GATE, TEAM_PHASES
+from tests.chaos.rehearsed_manifest import WAITS_FOR
 
 _MEMBERS: Final = tuple(phase["name"] for phase in TEAM_PHASES)
 _STILL: Final = ("gate", "asking")
@@ -65,6 +66,8 @@ class Watched:
         waits = [state == "asking" or (state == "gate" and not gate_is_open) for state in turns.values()]
         if self.kind == "team" and self._is_at_members():
             return all(waits) and sorted(turns) == sorted(self._unfinished()) != []
+        if self.kind == "manifest":
+            return sorted(turns) == sorted(self._startable()) != [] and all(waits)
         if turns:
             return all(waits)
         state = self.snapshot()
@@ -92,6 +95,12 @@ class Watched:
 
     def _is_at_members(self) -> bool:
         return any(_kind(event) == "team" for event in self.lines) and len(self._unfinished()) > 0
+
+    def _startable(self) -> list[str]:
+        """The members of a manifest that have all they wait for, and are not done."""
+        states = {event["task_id"]: event["state"] for event in self.lines if event["event"] == "avenor.task"}
+        done = {name for name, state in states.items() if state == "done"}
+        return [name for name, needed in WAITS_FOR.items() if name not in done and done.issuperset(needed)]
 
     def _unfinished(self) -> list[str]:
         ended = {event["phase"] for event in self.lines if event["event"] == "avenor.phase.end"}

@@ -157,6 +157,25 @@ def test_a_killed_runtime_goes_on_from_its_log(place: Place) -> None:
     assert stable.shutdown() == 0
 
 
+def test_a_killed_runtime_that_does_not_go_on_leaves_nothing_in_the_repository(place: Place) -> None:
+    """The supervisor removes its worktrees and its sandboxes' places; what its writer has changed stays, as files."""
+    team = Team(place, {"writer": in_first_attempt("writer", HANG)})
+    stable = Stable(place, "--on-crash", "fail")
+    client = stable.connect()
+    spawned = client.call("spawn", manifest=team.files[0], roster=team.files[1], dir=str(place.work), wait="started")
+    client.call("subscribe", runtime_id=spawned["runtime_id"], replay=True)
+    client.wait_event("tool.call_update", phase="writer", status="failed")
+    directory = stable.state / spawned["runtime_id"]
+    assert git(place, "worktree", "list").count("\n") == 1
+    kill_runtime(stable, spawned["runtime_id"])
+    assert client.wait_event("run.end")["stop_reason"] == "runtime_lost"
+    assert git(place, "worktree", "list").count("\n") == 0
+    assert not (directory / "private").exists()
+    assert "looked at" in (directory / "worktrees" / "writer.1" / "src" / "retry.py").read_text()
+    assert not (directory / "worktrees" / "writer.1" / ".git").exists()
+    assert stable.shutdown() == 0
+
+
 # ---- members that try to break what binds them
 
 

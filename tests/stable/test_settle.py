@@ -12,6 +12,7 @@ from avenor.protocol.outcomes import Outcome, parse_sentinel
 from avenor.protocol.snapshot import Snapshot
 from avenor.protocol.spec import Record, RunSpec
 from avenor.stable.settle import StillAlive, bridge, killed_outcome, lost_outcome, settle
+from tests.runtimes.manifest_rig import seed
 
 LOST = Outcome.of("runtime_lost", run_id="r1", session_id="s1", reason="gone")
 
@@ -159,3 +160,23 @@ def test_nobody_writes_beside_a_living_runtime(tmp_path: Path) -> None:
     with pytest.raises(StillAlive):
         bridge(directory, record, 7)
     lock.release()
+
+
+@pytest.mark.parametrize(("unsandboxed", "kept"), [(False, ["writer.1"]), (True, ["planner.1", "writer.1"])])
+def test_a_lost_manifest_run_leaves_what_its_writers_have_changed(
+    tmp_path: Path, unsandboxed: bool, kept: list[str]
+) -> None:
+    """Once what it has started is ended, and no sooner, all else goes; without a sandbox everybody may write."""
+    directory, record = make(tmp_path)
+    record = msgspec.structs.replace(
+        record, config=seed(), spec=msgspec.structs.replace(record.spec, unsandboxed=unsandboxed)
+    )
+    names = ["planner.1", "receipt-1", "writer.1"]
+    for place in ("private", "worktrees"):
+        for name in names:
+            (directory.path / place / name).mkdir(parents=True)
+    settle(directory, record, LOST, is_swept=False)
+    assert sorted(path.name for path in (directory.path / "worktrees").iterdir()) == names
+    settle(directory, record, LOST)
+    assert sorted(path.name for path in (directory.path / "worktrees").iterdir()) == kept
+    assert not (directory.path / "private").exists()

@@ -17,10 +17,12 @@ from msgspec import UNSET
 from avenor.host import logfile
 from avenor.host.atomic import is_passing, remove_if_exists
 from avenor.host.failpoints import failpoint
+from avenor.host.gitworktrees import clear_worktrees
 from avenor.host.lock import FileLock
 from avenor.host.rundir import RunDir
 from avenor.host.sentinelfile import clear_stale, write_sentinel
 from avenor.protocol.events import AnyEvent, Error, RunEnd, RunEnding, decode_event, encode_event
+from avenor.protocol.manifest.binding import ResolvedManifest
 from avenor.protocol.outcomes import Outcome, Status
 from avenor.protocol.snapshot import Snapshot
 from avenor.protocol.spec import Record, permission_base
@@ -42,7 +44,8 @@ def settle(directory: RunDir, record: Record, outcome: Outcome, *, seen_seq: int
         record: Its record.
         outcome: What it came to if its log does not say.
         seen_seq: The last event that came from it. What its log has not got of these is told to be lost.
-        is_swept: Whether what it started is ended already. If not, its socket stays for a sign that this is to be done.
+        is_swept: Whether what it started is ended already. If not, its socket stays for a sign that this is to be done,
+            and so do the worktrees of a manifest.
 
     Raises:
         StillAlive: It is not dead.
@@ -68,6 +71,7 @@ def settle(directory: RunDir, record: Record, outcome: Outcome, *, seen_seq: int
         if path is not None and (is_new or not os.path.exists(path)):
             _write_sentinel(path, _outcome(end, directory.log_path))
         if is_swept:
+            _remove_worktrees(directory, record)
             _remove_socket(directory)
         _remove_passing(directory, record)
         return end
@@ -219,6 +223,18 @@ def _remove_socket(directory: RunDir) -> None:
     for path in (f"{directory.socket_path}.lock", directory.socket_path):
         with contextlib.suppress(OSError):
             os.unlink(path)
+
+
+def _remove_worktrees(directory: RunDir, record: Record) -> None:
+    """What a manifest run that was killed left of its attempts; the files of those that may have changed some stay."""
+    manifest = record.config
+    if not isinstance(manifest, ResolvedManifest):
+        return
+    may_write = {member.id for member in manifest.members if member.is_writer or record.spec.unsandboxed}
+    try:
+        clear_worktrees(directory.path, lambda attempt_id: attempt_id.rpartition(".")[0] in may_write)
+    except OSError as error:
+        _logger.warning("settle.worktrees_not_removed", error=str(error))
 
 
 def _remove_passing(directory: RunDir, record: Record) -> None:

@@ -65,6 +65,63 @@ def left_tool() -> None:
     _module("avenor.host.ladder")._Ladder.kill = kill_nothing
 
 
+@_fault("open-sandbox")
+def open_sandbox() -> None:
+    """Members of manifests work without a sandbox, and nobody is told."""
+
+    def cage_nothing(*_cage: object) -> list[str]:
+        return []
+
+    _module("avenor.runtimes.manifest.workshop").GitWorkshop._make_cage = cage_nothing
+
+
+@_fault("left-worktree")
+def left_worktree() -> None:
+    """A manifest run removes no worktree."""
+
+    async def remove_nothing(*_which: object) -> None:
+        pass
+
+    workshop = _module("avenor.runtimes.manifest.workshop").GitWorkshop
+    workshop.close = workshop.forget_all = remove_nothing
+
+
+@_fault("trusted-writer")
+def trusted_writer() -> None:
+    """A writer that was lost begins anew at once, as a reader does."""
+    losses = _module("avenor.runtimes.manifest.losses")
+    tell_loss = losses._tell_loss
+
+    def tell_lost(*what: Any) -> Any:
+        event = tell_loss(*what)
+        event.state = "lost" if event.state == "effect_unknown" else event.state
+        return event
+
+    losses._tell_loss = tell_lost
+
+
+@_fault("forgotten-attempts")
+def forgotten_attempts() -> None:
+    """A process that goes on with a manifest run knows of no attempt that was begun before."""
+    working = _module("avenor.runtimes.manifest.working")
+    past = working._past
+
+    def past_without_starts(host: Any) -> Any:
+        return (event for event in past(host) if getattr(event, "state", None) != "started")
+
+    working._past = past_without_starts
+
+
+@_fault("free-turns")
+def free_turns() -> None:
+    """Members of manifests are charged for no prompt."""
+
+    def allow(*_prompt: object) -> None:
+        pass
+
+    _module("avenor.runtimes.manifest.metering").Metering.may_prompt = allow
+
+
 def _module(name: str) -> Any:
     """A module of avenor, whose parts can be replaced."""
     return importlib.import_module(name)

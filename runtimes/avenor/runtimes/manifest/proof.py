@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from avenor.host.atomic import write_atomic
+from avenor.host.gitworktrees import ALTERNATES
 from avenor.runtimes.git import Git, git_environment
 
 _CONFIG: Final = """\
@@ -75,7 +76,7 @@ class Proof:
             "HEAD": "ref: refs/heads/none\n",
             "config": config,
             "info/attributes": _ATTRIBUTES,
-            "objects/info/alternates": f"{self._objects}\n",
+            ALTERNATES: f"{self._objects}\n",
         }
         for name, text in files.items():
             write_atomic(self.folder / name, text.encode(), durable=False)

@@ -10,6 +10,7 @@ from typing import Final
 import trio
 
 from avenor.host.backend_names import profiles_folder
+from avenor.host.gitworktrees import PRIVATE, WORKTREES, remove_tree
 from avenor.host.identity import process_id
 from avenor.host.regular import read_regular
 from avenor.host.tree import PART, TREE, tree_tag
@@ -25,10 +26,9 @@ from avenor.runtimes.manifest.commands import Output, run_command
 from avenor.runtimes.manifest.private import make_private
 from avenor.runtimes.manifest.sandbox import HIDDEN, Cage, agent_places, probe_sandbox, sandbox_prefix
 from avenor.runtimes.manifest.services import Bench, Change, ReceiptRun
-from avenor.runtimes.manifest.worktrees import Worktrees, remove_tree
+from avenor.runtimes.manifest.worktrees import Worktrees
 from avenor.runtimes.manifest.writable import frozen_paths, writable_paths
 
-_PRIVATE: Final = "private"
 _CONTEXT_BYTES: Final = 64 * 1024
 _CONTEXT_SECONDS: Final = 60.0
 
@@ -114,7 +114,7 @@ class GitWorkshop:
     async def forget_all(self) -> None:
         with _translated("remove the worktrees"):
             await self._trees.prune()
-            await trio.to_thread.run_sync(remove_tree, os.path.join(self._scratch, _PRIVATE))
+            await trio.to_thread.run_sync(remove_tree, os.path.join(self._scratch, PRIVATE))
 
     async def check(self, receipt: BoundReceipt, revision: str, number: int) -> ReceiptRun:
         place = f"receipt-{number}"
@@ -165,7 +165,7 @@ class GitWorkshop:
 
     def _private(self, attempt_id: str) -> str:
         """Where copies of the agent's state are, its login among them: nobody needs them when the attempt is over."""
-        return os.path.join(self._scratch, _PRIVATE, attempt_id)
+        return os.path.join(self._scratch, PRIVATE, attempt_id)
 
     def _attempt_of(self, directory: str) -> str:
         """Whose working directory it is."""
@@ -238,7 +238,7 @@ async def open_workshop(record: Record, scratch: str, environ: Mapping[str, str]
             data={"field": "unsandboxed", "reason": fault.reason},
         )
     with _translated("open the repository"):
-        worktrees = await Worktrees.open(record.spec.dir, os.path.join(scratch, "worktrees"), environ)
+        worktrees = await Worktrees.open(record.spec.dir, os.path.join(scratch, WORKTREES), environ)
     return GitWorkshop(worktrees, record, scratch, environ, is_sandboxed=not record.spec.unsandboxed)
 
 

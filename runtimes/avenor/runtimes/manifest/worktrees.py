@@ -21,6 +21,7 @@ import msgspec
 import trio
 
 from avenor.host.atomic import write_atomic
+from avenor.host.gitworktrees import PROOF, entries, remove_tree, worktree_of
 from avenor.protocol.errors import ConfigError, LocalProtocolError
 from avenor.runtimes.git import Git, GitFailed, git_environment
 from avenor.runtimes.manifest.candidate import Changes, Pin, Snapshot, new_objects
@@ -74,10 +75,10 @@ class Worktrees:
             ConfigError: There is no repository that a manifest could work with.
         """
         root, start = await trio.to_thread.run_sync(_make_room, folder, directory)
-        scratch = str(root / ".proof" / "scratch")
+        scratch = str(root / PROOF / "scratch")
         env = {**git_environment(environ), "GIT_NO_REPLACE_OBJECTS": "1"}
         top, common, prefix, object_format = await _find(Git(start, env, scratch), directory)
-        proof = Proof(root / ".proof", os.path.join(common, "objects"), environ, object_format)
+        proof = Proof(root / PROOF, os.path.join(common, "objects"), environ, object_format)
         await trio.to_thread.run_sync(proof.make)
         return cls(Git(top, env, scratch), proof, root, top=top, prefix=prefix, common=common)
 
@@ -265,8 +266,8 @@ class Worktrees:
         path, records = self.path(attempt_id), self._records(attempt_id)
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
             self._forget(_pin.decode((records / "pin").read_bytes()).admin, path)
-        for entry in self._entries():
-            if _worktree_of(entry) == path:
+        for entry in entries(self._common):
+            if worktree_of(entry) == path:
                 self._forget(str(entry), path)
         remove_tree(path)
         remove_tree(str(records))
@@ -276,21 +277,15 @@ class Worktrees:
             for found in sorted(place.iterdir()):
                 if found.name not in keep and _ATTEMPT_ID.fullmatch(found.name):
                     self._remove(found.name)
-        for entry in self._entries():
-            path = _worktree_of(entry)
+        for entry in entries(self._common):
+            path = worktree_of(entry)
             if path is not None and not os.path.lexists(path) and _is_ours(entry):
                 remove_tree(str(entry))
-
-    def _entries(self) -> list[Path]:
-        try:
-            return sorted(Path(self._common, "worktrees").iterdir())
-        except OSError:
-            return []
 
     def _forget(self, admin: str, path: str) -> None:
         """Removes the user's repository's entry of a worktree, if it is one and of this worktree."""
         entry = Path(admin)
-        if entry.parent == Path(self._common, "worktrees") and _worktree_of(entry) == path:
+        if entry.parent == Path(self._common, "worktrees") and worktree_of(entry) == path:
             # The folder of all entries stays, though git would remove it: another's may be in the making.
             remove_tree(admin)
 
@@ -302,7 +297,7 @@ def _temporary(git: Git) -> IO[bytes]:
 def _make_room(folder: str, directory: str) -> tuple[Path, str]:
     """Makes what git needs to be asked anything; returns both places without links."""
     root = Path(os.path.realpath(folder))
-    (root / ".proof" / "scratch").mkdir(parents=True, exist_ok=True)
+    (root / PROOF / "scratch").mkdir(parents=True, exist_ok=True)
     return root, os.path.realpath(directory)
 
 
@@ -349,31 +344,8 @@ def _keep_rules(path: str, rules: Path, listed: list[bytes]) -> None:
             shutil.copyfile(os.path.join(os.fsencode(path), name), target)
 
 
-def _worktree_of(entry: Path) -> str | None:
-    """The root of the worktree that an entry of the user's repository is about."""
-    try:
-        link = os.fsdecode((entry / "gitdir").read_bytes()).rstrip("\n")
-    except OSError:
-        return None
-    return os.path.dirname(link)
-
-
 def _is_ours(entry: Path) -> bool:
     try:
         return (entry / _LOCK).read_text(encoding="utf-8", errors="replace").startswith(_OURS)
     except OSError:
         return False
-
-
-def remove_tree(path: str) -> None:
-    """Removes what is there, whatever it is, and follows no link. What cannot be removed stays."""
-    if os.path.islink(path) or os.path.isfile(path):
-        os.unlink(path)
-        return
-    for folder, names, _ in os.walk(path):  # an attempt may have closed directories to itself
-        for name in names:
-            inner = os.path.join(folder, name)
-            if not os.path.islink(inner):
-                with contextlib.suppress(OSError):
-                    os.chmod(inner, 0o700)
-    shutil.rmtree(path, ignore_errors=True)
