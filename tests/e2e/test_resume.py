@@ -482,6 +482,23 @@ def test_a_torn_line_is_cut_before_the_run_goes_on(place: Place) -> None:
     assert whole_log(stable, "rt_1")[-1]["event"] != "run.end"
 
 
+def test_a_run_that_is_lost_while_its_failed_agent_ends_is_tried_again(place: Place) -> None:
+    """The turn's end is told, and its retry is not: that is the next process's to tell."""
+    script = place.script(
+        steps({"do": "fail", "message": "overloaded"}, times=1), steps(say("done")), ignores=["stdin_close", "sigterm"]
+    )
+    stable = Stable(place, "--on-crash", "resume")
+    client = watcher(stable)
+    client.spawn(place, prompt="build", script=script, max_retries=1)
+    client.wait_event("turn.end", stop_reason="error")
+    kill_runtime(stable, "rt_1")
+    client.wait_event("turn.end", stop_reason="end_turn")
+    names = [event["event"] for event in whole_log(stable, "rt_1")]
+    assert names.index("run.resumed") < names.index("avenor.retry")
+    assert names.count("turn.start") == 2
+    assert stable.sentinel("rt_1").status == "DONE"
+
+
 def test_a_run_goes_on_again_and_again(place: Place) -> None:
     """Twice lost in one turn, the third process still knows what the first was told."""
     script = place.script(

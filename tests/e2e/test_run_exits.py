@@ -194,6 +194,16 @@ def test_a_sentinel_that_cannot_be_written_is_told(place: Place) -> None:
     assert str(missing) in complaints
 
 
+@pytest.mark.parametrize("name", ["run", "n" * 247])
+def test_a_permission_base_that_cannot_be_used_is_no_end_of_its_own(place: Place, name: str) -> None:
+    """Below a regular file, or made of a sentinel's name that leaves no room for more; the agent asks nothing."""
+    (place.path / "file").touch()
+    handler = ["--permission-handler", f"file:{place.path / 'file' / 'x'}"] if name == "run" else []
+    run = place.run("--prompt", "x", "--script", place.script(steps(say("So."))), *handler, name=name)
+    check(run, "DONE", 0, "end_turn")
+    assert b"Traceback" not in run.complaints
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_prompt_file_that_never_comes_can_be_interrupted(place: Place, number: signal.Signals) -> None:
     """A FIFO is a fair prompt file of `avenor run`; while nobody writes, a signal still ends the run."""

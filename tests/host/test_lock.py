@@ -119,6 +119,18 @@ def test_a_lock_removed_by_its_holder_is_not_held_by_who_waited(
     assert not path.exists()
 
 
+def test_a_lock_whose_file_cannot_be_removed_is_given_up(tmp_path: Path) -> None:
+    """Whoever waits for it has not to wait for the end of the process."""
+    path = tmp_path / "lock"
+    lock = FileLock(path)
+    assert lock.try_acquire()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(OSError, match="lock"):
+        lock.remove()
+    assert not lock.is_held
+
+
 def test_a_lock_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     """No directory is no free lock; only a missing file is."""
     with pytest.raises(FileNotFoundError):

@@ -57,3 +57,11 @@ def test_one_path_that_cannot_be_cleared_does_not_keep_the_others(tmp_path: Path
     with pytest.raises(OSError, match=r"x\.done"):
         clear_stale(tmp_path / "x.done", tmp_path / "x.perm")
     assert not (tmp_path / "x.perm.req").exists()
+
+
+def test_a_base_at_which_nobody_can_look_does_not_keep_the_sentinel(tmp_path: Path) -> None:
+    """Too long a name: the sentinel of the last run is not believed all the same."""
+    (tmp_path / "x.done").write_text("stale")
+    with pytest.raises(OSError, match="too long"):
+        clear_stale(tmp_path / "x.done", tmp_path / ("x" * 255))
+    assert list(tmp_path.iterdir()) == []

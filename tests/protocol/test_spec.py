@@ -78,6 +78,7 @@ def test_agents_known_to_go_silent_have_a_progress_timeout(backend: str, asked: 
         ({"prompt": "go", "handshake_timeout": "soon"}, "handshake_timeout"),
         ({"prompt": "go", "permission_handler": "http:x"}, "permission_handler"),
         ({"prompt": "go", "permission_handler": "file:"}, "permission_handler"),
+        ({"prompt": "go", "permission_handler": "file:a\0b"}, "permission_handler"),
         ({"prompt": "go", "dir": "relative"}, "dir"),
         ({"loop_file": "l.json", "team_file": "t.json"}, "team_file"),
         ({"loop_file": "l.json", "resume": "ses_1"}, "resume"),

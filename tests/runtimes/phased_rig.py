@@ -135,6 +135,20 @@ async def hangs(session: FakeSession) -> TurnStop:
     return TurnStop(stop_reason="cancelled")
 
 
+async def ignores_cancel(session: FakeSession) -> TurnStop:
+    """Works on, whatever it is told."""
+    session.say("working")
+    await trio.sleep_forever()
+    raise AssertionError("unreachable")
+
+
+async def dies_when_cancelled(session: FakeSession) -> TurnStop:
+    """Works until it is cancelled, which ends its process."""
+    await hangs(session)
+    session.exited.set()
+    return TurnStop(stop_reason="agent_exited", error=TurnError(message="the agent exited", failure_class="crash"))
+
+
 def later(then: Act, seconds: float = 1.0) -> Act:
     """Does something when the others have done what takes no time."""
 

@@ -20,6 +20,7 @@ from avenor.runtimes.eventlog import EventLog, LineFile, Stamp
 from avenor.runtimes.host import RunHost, Surroundings
 from avenor.runtimes.life import live
 from avenor.runtimes.phased import run_phased
+from avenor.runtimes.replay import read_past
 from avenor.runtimes.single import run_single
 from tests.runtimes.fake_backend import FakeBackend
 
@@ -39,10 +40,26 @@ class Folding:
 
 
 class RunRig:
-    """One run and what can be seen of it. Make it inside a test that runs in trio."""
+    """One run and what can be seen of it. Make it inside a test that runs in trio.
+
+    Args:
+        directory: Where its files go.
+        backend: What it runs on.
+        parks: See `Record`.
+        sentinel: The name of its sentinel.
+        lost: What an earlier process of it has told; `events` are those of this one.
+        spec: See `make_record`.
+    """
 
     def __init__(
-        self, directory: Path, backend: FakeBackend, *, parks: bool = False, sentinel: str = "done.env", **spec: Any
+        self,
+        directory: Path,
+        backend: FakeBackend,
+        *,
+        parks: bool = False,
+        sentinel: str = "done.env",
+        lost: Sequence[bytes] = (),
+        **spec: Any,
     ) -> None:
         self.backend = backend
         self.sentinel_path = directory / sentinel
@@ -73,6 +90,7 @@ class RunRig:
                 sentinel_path=str(self.sentinel_path),
                 kill_all=self._kill_all,
             ),
+            past=read_past(lost, self.fold),
         )
         self.outcome: Outcome | None = None
 

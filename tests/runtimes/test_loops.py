@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from avenor.protocol.errors import Ended
+from avenor.protocol.errors import AgentExited, Ended
 from avenor.protocol.events import (
     AgentStatus,
     Error,
@@ -33,9 +33,11 @@ from tests.runtimes.phased_rig import (
     FakeGit,
     course,
     crashes,
+    dies_when_cancelled,
     end_of,
     git,
     hangs,
+    ignores_cancel,
     loop,
     phase,
     phases,
@@ -433,6 +435,40 @@ async def test_a_prompt_that_interrupts_cuts_the_turn_and_not_the_phase(
         rig.host.interrupt_and_prompt("instead", "control", keep_queue=False)
     assert acts.prompts == ["do a", "instead", "do b"]
     assert course(rig)[1] == "-a#1 end_turn 0"
+
+
+@pytest.mark.parametrize("act", [ignores_cancel, dies_when_cancelled])
+async def test_an_interrupted_phase_whose_agent_does_not_go_on_gets_another_that_resumes(
+    tmp_path: Path, autojump_clock: MockClock, act: Act
+) -> None:
+    """The prompt is sent to a new process, in the session of the phase."""
+    rig = rig_for(tmp_path, loop("a", "b", max_iterations=1), Acts(a=act))
+    async with trio.open_nursery() as nursery:
+        await rig.start(nursery)
+        rig.host.interrupt_and_prompt("instead", "control", keep_queue=False)
+    assert [(session.session_id, session.prompts) for session in rig.backend.sessions] == [
+        ("s1", ["do a"]),
+        ("s1", ["instead"]),
+        ("s3", ["do b"]),
+    ]
+    assert course(rig) == ["+a#1", "-a#1 end_turn 0", "+b#1", "-b#1 end_turn 0"]
+    assert rig.outcome is not None
+    assert rig.outcome.status is Status.DONE
+
+
+async def test_a_phase_that_is_interrupted_while_its_agent_fails_to_open_goes_on(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """What was accepted is sent."""
+    rig = rig_for(tmp_path, loop("a", max_iterations=1))
+    rig.backend.open_seconds = 5.0
+    rig.backend.open_errors = [AgentExited("died", retryable=True)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.run)
+        await trio.sleep(1)
+        rig.host.interrupt_and_prompt("instead", "control", keep_queue=False)
+    assert rig.backend.last.prompts == ["instead"]
+    assert course(rig) == ["+a#1", "-a#1 end_turn 0"]
 
 
 async def test_what_was_accepted_and_cannot_be_sent_is_told(tmp_path: Path, autojump_clock: MockClock) -> None:

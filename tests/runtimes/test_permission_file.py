@@ -237,6 +237,24 @@ async def test_a_directory_that_is_not_there_is_reported_and_the_request_stays(t
     assert "cannot ask" in office.reports[0]
 
 
+async def test_a_place_that_cannot_be_tidied_up_is_given_up_all_the_same(office: Office) -> None:
+    """What somebody has put where the lock was stays, and the run goes on."""
+    lock = office.request.with_suffix(".lock")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(office.ask, "one")
+        await office.wait_asked("one")
+        lock.unlink()
+        lock.mkdir()
+        office.reply(outcome="selected", option_id="allow")
+    assert office.answers["one"].option_id == "allow"
+    lock.rmdir()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(office.ask, "two")
+        await office.wait_asked("two")
+        office.reply(outcome="selected", option_id="reject")
+    assert office.answers["two"].option_id == "reject"
+
+
 async def test_changes_are_told_at_once(tmp_path: Path) -> None:
     """The watch wakes for a renamed, a written and a linked file."""
     with DirectoryWatch(str(tmp_path)) as watch:

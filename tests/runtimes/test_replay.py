@@ -126,6 +126,23 @@ def test_an_interrupting_prompt_is_the_first(keep: bool, left: list[str]) -> Non
     assert past.whole.was_interrupted
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_prompt_that_interrupts_the_wait_for_a_retry_is_said_instead(is_told: bool) -> None:
+    """Nobody waits for the next attempt any more, though its retry was told."""
+    told = [Retry(max_retries=3, delay_ms=2000, retry_class="crash", attempt=2)] if is_told else []
+    events = [session(), turn("go"), TurnEnd(stop_reason="error", error="x"), *told]
+    assert past_of(*events, queued("now", keep_queue=False)).whole.was_interrupted
+    assert not past_of(*events, queued("later")).whole.was_interrupted
+
+
+def test_each_prompt_of_a_single_run_has_its_own_attempts() -> None:
+    """What was tried again before it does not count, and going on in it is no new one."""
+    retry = Retry(max_retries=3, delay_ms=2000, retry_class="crash", attempt=2)
+    begun = [session(), turn("go"), TurnEnd(stop_reason="error", error="x"), retry, turn("go")]
+    assert past_of(*begun, RunResumed(cut="a turn", goes_on="s"), turn("go on", "resume")).whole.attempt == 2
+    assert past_of(*begun, clean(), turn("more", "control")).whole.attempt == 1
+
+
 def test_a_retry_that_was_told_comes() -> None:
     """With its number, and with what is said again."""
     retry = Retry(max_retries=3, delay_ms=2000, retry_class="crash", attempt=2)

@@ -350,6 +350,41 @@ async def test_an_interrupted_agent_that_ignores_cancel_is_replaced_and_resumes(
     assert rig.only(SessionStart)[1].resumed is True
 
 
+@pytest.mark.parametrize("moment", ["waiting", "closing"])
+async def test_a_prompt_that_interrupts_a_retry_is_sent_instead_of_it(
+    tmp_path: Path, autojump_clock: MockClock, moment: str
+) -> None:
+    """While the failed attempt's agent ends, and while the run waits for its time."""
+    rig = RunRig(tmp_path, FakeBackend(failing(TurnError(message="gone"))), max_retries=3)
+    if moment == "closing":
+        rig.backend.may_close = trio.Event()
+    async with trio.open_nursery() as nursery:
+        await rig.start(nursery)
+        rig.host.interrupt_and_prompt("now", "control", keep_queue=False)
+        rig.backend.may_close.set()
+    assert [event.text for event in rig.only(TurnStart)] == ["hello", "now"]
+    assert rig.backend.opened[-1].resume == "s1"
+    assert rig.outcome is not None
+    assert rig.outcome.status is Status.DONE
+
+
+async def test_a_prompt_that_interrupts_an_opening_that_fails_is_sent(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """It was accepted, and the agent may open for it."""
+    backend = FakeBackend()
+    backend.open_seconds = 5.0
+    backend.open_errors = [AgentExited("died", retryable=True)]
+    rig = RunRig(tmp_path, backend)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.run)
+        await trio.sleep(1)
+        rig.host.interrupt_and_prompt("now", "control", keep_queue=False)
+    assert backend.last.prompts == ["now"]
+    assert rig.outcome is not None
+    assert rig.outcome.status is Status.DONE
+
+
 async def test_a_clean_turn_parks_with_its_sentinel_and_a_follow_up_removes_it(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -524,6 +559,58 @@ async def test_a_run_fails_when_its_retries_are_used_up(tmp_path: Path, autojump
     assert (outcome.status, outcome.exit_code, outcome.stop_reason) == (Status.FAILED, 1, "error")
     assert len(backend.sessions) == 3
     assert outcome.reason == "broken"
+
+
+@pytest.mark.parametrize(("max_retries", "opened"), [(2, [None, "s1"]), (0, [None])])
+async def test_a_run_that_was_lost_before_its_retry_was_told_is_tried_again(
+    tmp_path: Path, autojump_clock: MockClock, max_retries: int, opened: list[str | None]
+) -> None:
+    """As if its process had lived; without retries the failure stands."""
+    first = RunRig(tmp_path, FakeBackend(failing(TurnError(message="gone"))), max_retries=max_retries)
+    await first.run()
+    lines = first.log_path.read_bytes().splitlines()
+    lost = lines[: first.names.index("turn.end") + 1]
+    rig = RunRig(tmp_path, FakeBackend(), lost=lost, max_retries=max_retries)
+    outcome = await rig.run()
+    assert [params.resume for params in [*first.backend.opened[:1], *rig.backend.opened]] == opened
+    assert [event.attempt for event in rig.only(Retry)] == [2] * bool(max_retries)
+    assert [event.text for event in rig.only(TurnStart)] == ["hello"] * bool(max_retries)
+    assert outcome.status is (Status.DONE if max_retries else Status.FAILED)
+    assert rig.names[-1] == "run.end"
+
+
+async def test_a_run_that_was_lost_when_its_retry_was_interrupted_says_what_interrupted(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The prompt was accepted instead of the next attempt."""
+    first = RunRig(tmp_path, FakeBackend(failing(TurnError(message="gone"))), max_retries=2)
+    async with trio.open_nursery() as nursery:
+        await first.start(nursery)
+        first.host.interrupt_and_prompt("now", "control", keep_queue=False)
+        lost = first.log_path.read_bytes().splitlines()
+    rig = RunRig(tmp_path, FakeBackend(), lost=lost, max_retries=2)
+    outcome = await rig.run()
+    assert [event.text for event in rig.only(TurnStart)] == ["now"]
+    assert outcome.status is Status.DONE
+
+
+@pytest.mark.parametrize("base", ["file/x", f"{'x' * 247}.perm", "loop"])
+async def test_a_permission_base_at_which_nobody_can_look_changes_nothing(
+    tmp_path: Path, autojump_clock: MockClock, base: str
+) -> None:
+    """Below a regular file, too long a name, a link to itself: a run that asks nothing ends as it would."""
+    (tmp_path / "file").touch()
+    (tmp_path / "loop.lock").symlink_to("loop.lock")
+    rig = RunRig(tmp_path, FakeBackend(), permission_handler=f"file:{tmp_path / base}")
+    rig.sentinel_path.write_text("of an earlier run")
+    async with trio.open_nursery() as nursery:
+        rig.backend.may_close = trio.Event()
+        await rig.start(nursery)
+        assert not rig.sentinel_path.exists()
+        rig.backend.may_close.set()
+    assert rig.names[-1] == "run.end"
+    assert rig.sentinel is not None
+    assert rig.sentinel.status is Status.DONE
 
 
 async def test_prompts_that_a_failed_run_will_not_send_are_told(tmp_path: Path, autojump_clock: MockClock) -> None:

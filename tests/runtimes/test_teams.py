@@ -19,9 +19,11 @@ from tests.runtimes.phased_rig import (
     FakeGit,
     course,
     crashes,
+    dies_when_cancelled,
     end_of,
     git,
     hangs,
+    ignores_cancel,
     later,
     loop,
     phase,
@@ -679,6 +681,25 @@ async def test_an_interrupt_reaches_every_member_that_runs(tmp_path: Path, autoj
         rig.host.interrupt_and_prompt("instead", "control", keep_queue=False)
     assert sorted(acts.prompts) == ["do a", "do b", "instead", "instead"]
     assert counts(rig) == {"completed": 2}
+
+
+@pytest.mark.parametrize("act", [ignores_cancel, dies_when_cancelled])
+async def test_an_interrupted_member_whose_agent_does_not_go_on_takes_no_other_with_it(
+    tmp_path: Path, autojump_clock: MockClock, act: Act
+) -> None:
+    """It gets another agent, which resumes its session; the other member goes on in its own."""
+    acts = Acts(a=act, b=hangs)
+    rig = rig_for(tmp_path, team("a", "b"), acts)
+    async with trio.open_nursery() as nursery:
+        await rig.start(nursery)
+        rig.host.interrupt_and_prompt("instead", "control", keep_queue=False)
+    assert sorted(acts.prompts) == ["do a", "do b", "instead", "instead"]
+    assert len(rig.backend.sessions) == 3
+    resumed = rig.backend.last
+    assert (resumed.params.resume, resumed.prompts) == (resumed.session_id, ["instead"])
+    assert counts(rig) == {"completed": 2}
+    assert rig.outcome is not None
+    assert rig.outcome.status is Status.DONE
 
 
 # ---- nested

@@ -367,8 +367,8 @@ def _seconds(name: str, value: Duration | None) -> float | None:
 def _handler(spec: RunSpec, directory: str, sentinel: object) -> str | None:
     if spec.permission_handler is not None:
         kind, _, path = spec.permission_handler.partition(":")
-        if kind != "file" or not path:
-            raise _bad("permission_handler", spec.permission_handler, "write it as file:PATH")
+        if kind != "file" or not path or "\0" in path:
+            raise _bad("permission_handler", spec.permission_handler, "write it as file:PATH, without NUL")
         return "file:" + os.path.normpath(os.path.join(directory, path))
     if isinstance(sentinel, str):
         return "file:" + sentinel.removesuffix(".done") + ".perm"

@@ -60,10 +60,16 @@ class FileLock:
             os.close(fd)
 
     def remove(self) -> None:
-        """Remove the file and give the lock up; only the holder may, for only then can nobody get two locks of it."""
+        """Remove the file and give the lock up; only the holder may, for only then can nobody get two locks of it.
+
+        Raises:
+            OSError: The file cannot be removed. The lock is given up all the same.
+        """
         assert self._fd is not None
-        self._path.unlink(missing_ok=True)
-        self.release()
+        try:
+            self._path.unlink(missing_ok=True)
+        finally:
+            self.release()
 
 
 def is_locked(path: str | Path) -> bool:

@@ -28,20 +28,35 @@ def clear_stale(path: str | Path | None, permission_base: str | Path | None) -> 
     Raises:
         OSError: The first of those met; `EINVAL` when one of the paths is no regular file.
     """
-    stale = [Path(path)] if path is not None else []
-    # Another run may be asking at the same BASE at this moment: then its files are not stale.
-    if permission_base is not None and not is_locked(f"{permission_base}.lock"):
-        stale += [Path(f"{permission_base}.req"), Path(f"{permission_base}.req.response")]
-    errors: list[OSError] = []
-    for each in stale:
+    errors = [] if path is None else _remove_all(Path(path))
+    if permission_base is not None:
         try:
-            remove_if_exists(each)
+            errors += _clear_question(permission_base)
         except OSError as error:
             errors.append(error)
     if errors:
         raise errors[0]
-    if permission_base is not None:
-        _remove_free_lock(Path(f"{permission_base}.lock"))
+
+
+def _clear_question(base: str | Path) -> list[OSError]:
+    lock_path = Path(f"{base}.lock")
+    # Another run may be asking at the same BASE at this moment: then its files are not stale.
+    if is_locked(lock_path):
+        return []
+    errors = _remove_all(Path(f"{base}.req"), Path(f"{base}.req.response"))
+    if not errors:
+        _remove_free_lock(lock_path)
+    return errors
+
+
+def _remove_all(*paths: Path) -> list[OSError]:
+    errors: list[OSError] = []
+    for each in paths:
+        try:
+            remove_if_exists(each)
+        except OSError as error:
+            errors.append(error)
+    return errors
 
 
 def _remove_free_lock(path: Path) -> None:

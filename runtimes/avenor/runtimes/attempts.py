@@ -59,6 +59,7 @@ async def run_prompt(
     queued: Callable[[], int],
     finishing: Callable[[TurnResult], Awaitable[None]],
     attempt: int = 1,
+    ended: TurnResult | None = None,
 ) -> TurnResult:
     """Sends a prompt until an attempt ends with what counts, and returns that.
 
@@ -74,9 +75,12 @@ async def run_prompt(
         queued: How many prompts wait behind it.
         finishing: Called with each attempt's result before the end of its turn is told.
         attempt: The number of the first.
+        ended: How that one has ended, where an earlier process of the run has told it.
     """
     while True:
-        result = await conversation.turn(prompt, interrupted=interrupted, queued=queued, finishing=finishing)
+        result, ended = ended, None
+        if result is None:
+            result = await conversation.turn(prompt, interrupted=interrupted, queued=queued, finishing=finishing)
         if ending.cause is not None or interrupted.is_set():
             return result
         if not should_retry(
@@ -87,7 +91,7 @@ async def run_prompt(
         retry = plan.retry(attempt, result.failure, result.stop_reason)
         log.emit(retry)
         if not await _wait(retry.delay_ms / 1000, ending, interrupted):
-            return result
+            return msgspec.structs.replace(result, was_interrupted=ending.cause is None, is_session_usable=False)
         attempt += 1
 
 

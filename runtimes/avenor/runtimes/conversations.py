@@ -89,7 +89,7 @@ class Conversation:
         try:
             await self._ensure_open()
         except AvenorError as error:
-            self._last = _failed_open(error)
+            self._last = _failed_open(error, was_interrupted=interrupted.is_set())
             return self._last
         cause = self._services.ending.cause
         if self._session is None or self._sink is None or cause is not None:
@@ -184,7 +184,7 @@ def _session_start(spec: RunSpec, session: Session) -> Event:
     )
 
 
-def _failed_open(error: AvenorError) -> TurnResult:
+def _failed_open(error: AvenorError, *, was_interrupted: bool) -> TurnResult:
     is_late = isinstance(error, HandshakeTimeout)
     return TurnResult(
         stop_reason="timeout" if is_late else error.reason_word,
@@ -194,6 +194,7 @@ def _failed_open(error: AvenorError) -> TurnResult:
             retry_class="crash",
             permanent=not error.retryable,
         ),
+        was_interrupted=was_interrupted,
     )
 
 

@@ -96,7 +96,6 @@ class FileHandler:
         finally:
             if self._place.is_held:
                 self._clear()
-                self._place.remove()
             self._leave()
 
     async def watch_late(self) -> None:
@@ -114,10 +113,10 @@ class FileHandler:
 
     def set_late_aside(self) -> None:
         """Renames an answer to nothing, if there is one, to `.late`; what another run has asked there is its own."""
-        if not self._place.is_held and is_locked(self._lock_path):
-            return
+        # Where nobody can look, because BASE is too long or below a file, no answer is either.
         with contextlib.suppress(OSError):
-            os.rename(self.response_path, f"{self.response_path}.late")
+            if self._place.is_held or not is_locked(self._lock_path):
+                os.rename(self.response_path, f"{self.response_path}.late")
 
     async def _enter(self) -> None:
         if not self._is_busy:
@@ -153,9 +152,12 @@ class FileHandler:
         await trio.to_thread.run_sync(write_atomic, self.request_path, msgspec.json.encode(request), 0o600)
 
     def _clear(self) -> None:
+        """Takes the request off the disk and gives the place up, as far as the disk lets it."""
         with contextlib.suppress(OSError):
             os.unlink(self.request_path)
         self.set_late_aside()
+        with contextlib.suppress(OSError):
+            self._place.remove()
 
     async def _wait_answer(self, presentation: Presentation) -> None:
         with DirectoryWatch(os.path.dirname(self.request_path)) as watch:

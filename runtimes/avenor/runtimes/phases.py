@@ -319,6 +319,8 @@ class _Attempt:
             following = self._following(turn)
             if following is None:
                 return turn
+            if not turn.is_session_usable:  # it has not heard that it was interrupted, or is gone
+                await conversation.close()
             prompt = following
 
     def _first(self, text: str) -> Prompt | TurnResult:

@@ -31,9 +31,10 @@ from avenor.protocol.events import (
     decode_event,
 )
 from avenor.protocol.markers import Directive
+from avenor.protocol.outcomes import ExitCode, exit_code_for
 from avenor.protocol.snapshot import Fold
 from avenor.runtimes.phase_marks import Scope
-from avenor.runtimes.prompts import Prompt
+from avenor.runtimes.prompts import CONTINUE, Prompt
 from avenor.runtimes.readings import Reading
 
 
@@ -67,7 +68,7 @@ class PastTalk:
         session_id: Of that session.
         has_history: A turn of it has ended.
         is_cut: A turn was running.
-        was_interrupted: Another prompt was about to cut that turn short.
+        was_interrupted: Another prompt was about to cut that turn short, or the waiting for the next attempt at it.
         is_retrying: The prompt that was sent last comes again.
         prompt: What was sent last.
         last: How the last turn ended, None while another runs.
@@ -113,8 +114,13 @@ class PastTalk:
         if keep_queue is UNSET:
             self.queued.append(prompt)
             return
-        self.was_interrupted = self.is_cut
+        # After a turn that has failed a prompt is taken only while another attempt is to follow.
+        self.was_interrupted = self.is_cut or self.is_retrying or self._has_failed
         self.queued = [prompt, *(self.queued if keep_queue else [])]
+
+    @property
+    def _has_failed(self) -> bool:
+        return self.last is not None and exit_code_for(self.last.stop_reason) == ExitCode.FAILED
 
     def open(self, session_id: str) -> None:
         """A session was opened."""
@@ -271,7 +277,10 @@ class Past:
         self.waiting.insert(len(self.waiting) if event.keep_queue is UNSET else 0, prompt)
 
     def _send(self, event: TurnStart) -> None:
-        self._talk(event).send(Prompt(text=event.text, source=event.source))
+        talk = self._talk(event)
+        if self._is_single and not talk.is_retrying and event.source != CONTINUE.source:
+            talk.attempt = 1  # at a prompt of its own; those of a phase share its attempts
+        talk.send(Prompt(text=event.text, source=event.source))
 
     def _retry(self, event: Retry) -> None:
         talk = self._talk(event)

@@ -41,10 +41,10 @@ class _SingleRun:
         self._host = host
         self._conversation = conversation
 
-    async def converse(self, prompt: Prompt, *, attempt: int = 1) -> Outcome:
-        """Says this, then whatever follows it."""
+    async def converse(self, prompt: Prompt, *, attempt: int = 1, ended: TurnResult | None = None) -> Outcome:
+        """Says this, unless this attempt at it has ended already, then whatever follows it."""
         while True:
-            result = await self._say(prompt, attempt)
+            result = await self._say(prompt, attempt, ended)
             # Until the outcome is settled nothing awaits, so that no prompt is accepted into a run that has ended.
             following = self._following(result)
             if following is None and self._host.is_parked:
@@ -53,27 +53,24 @@ class _SingleRun:
                 return self._host.settle(self._outcome(result))
             if not result.is_session_usable:
                 await self._conversation.close()
-            prompt, attempt = following, 1
+            prompt, attempt, ended = following, 1, None
 
     async def go_on(self, first: Prompt, past: PastTalk) -> Outcome:
         """Goes on where the process before this one was lost."""
+        interrupting = self._host.inboxes.next.prompts.take_nowait() if past.was_interrupted else None
+        if interrupting is not None:
+            return await self.converse(interrupting)
         if past.is_cut:
-            interrupting = self._host.inboxes.next.prompts.take_nowait() if past.was_interrupted else None
-            return await self.converse(interrupting or CONTINUE, attempt=past.attempt)
+            return await self.converse(CONTINUE, attempt=past.attempt)
         if past.is_retrying:
             return await self.converse(past.prompt or first, attempt=past.attempt)
         if past.last is None:
             return await self.converse(first)
-        result = past_turn(past.last)
-        following = self._following(result)
-        if following is None and self._host.is_parked:
-            following = await self._wait_parked()
-        if following is None:
-            self._host.result = RunResult(final_output=result.final_output, stop_reason=result.stop_reason)
-            return self._host.settle(self._outcome(result))
-        return await self.converse(following)
+        ended = past_turn(past.last)
+        self._host.result = RunResult(final_output=ended.final_output, stop_reason=ended.stop_reason)
+        return await self.converse(past.prompt or first, attempt=past.attempt, ended=ended)
 
-    async def _say(self, prompt: Prompt, attempt: int) -> TurnResult:
+    async def _say(self, prompt: Prompt, attempt: int, ended: TurnResult | None) -> TurnResult:
         with self._host.inboxes.next.current_prompt() as interrupted:
             return await run_prompt(
                 self._conversation,
@@ -85,6 +82,7 @@ class _SingleRun:
                 queued=lambda: self._host.inboxes.waiting,
                 finishing=self._finish_turn,
                 attempt=attempt,
+                ended=ended,
             )
 
     async def _finish_turn(self, result: TurnResult) -> None:
