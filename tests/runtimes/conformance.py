@@ -366,4 +366,5 @@ async def _refusal(kit: Kit, params: OpenParams) -> BackendRefused:
         with pytest.raises(BackendRefused) as caught:
             await open_within(OPEN_SECONDS, kit.backend, params, RecordingSink(), nursery)
     assert tree.tagged(*params.tag) == []
+    assert params.aborted
     return caught.value

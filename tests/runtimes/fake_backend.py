@@ -116,6 +116,7 @@ class FakeBackend:
         opened: The parameters of every opening, failed ones too.
         open_errors: Raised by the next openings, one each.
         open_seconds: How long an opening takes.
+        open_leaves: What an opening that fails leaves behind.
         find_error: Raised when the backend is looked for.
         may_close: Closing a session waits for this; set unless a test replaces it.
     """
@@ -129,6 +130,7 @@ class FakeBackend:
         self.opened: list[OpenParams] = []
         self.open_errors: list[Exception] = []
         self.open_seconds = 0.0
+        self.open_leaves: list[StopResult] = []
         self.find_error: Exception | None = None
         self.may_close = trio.Event()
         self.may_close.set()
@@ -147,9 +149,13 @@ class FakeBackend:
 
     async def open(self, params: OpenParams, sink: SessionSink, nursery: trio.Nursery) -> FakeSession:
         self.opened.append(params)
-        await trio.sleep(self.open_seconds)
-        if self.open_errors:
-            raise self.open_errors.pop(0)
+        try:
+            await trio.sleep(self.open_seconds)
+            if self.open_errors:
+                raise self.open_errors.pop(0)
+        except BaseException:
+            params.aborted.extend(self.open_leaves)
+            raise
         session = FakeSession(self, params, sink, params.resume or f"s{len(self.sessions) + 1}")
         self.sessions.append(session)
         return session

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 from pathlib import Path
 
 import msgspec
@@ -9,12 +10,16 @@ import pytest
 import trio
 
 from avenor.host import tree
+from avenor.host.identity import ProcessId, is_alive
+from avenor.host.ladder import Graces
 from avenor.protocol import events
 from avenor.protocol.errors import AgentExited, AvenorError, HandshakeTimeout, InvalidParams, SpawnError
 from avenor.protocol.spec import BACKENDS, PROGRESS_DEFAULTS
 from avenor.runtimes.backends.acp import AcpBackend
 from avenor.runtimes.backends.acp_session import AcpSession
-from avenor.runtimes.backends.base import BackendRefused, OpenParams, open_within
+from avenor.runtimes.backends.agent_link import DRAIN_SECONDS, FLUSH_SECONDS
+from avenor.runtimes.backends.agent_process import REAP_SECONDS
+from avenor.runtimes.backends.base import CLOSING_SECONDS, BackendRefused, OpenParams, open_within
 from avenor.runtimes.backends.profiles import builtin, split_command
 from avenor.runtimes.backends.registry import backend_names, get_backend
 from tests.helpers import eventually
@@ -22,6 +27,7 @@ from tests.runtimes.agent_kit import OPEN_SECONDS, RecordingSink, make_params, o
 from tests.runtimes.mini_agent import PRELUDE
 
 ACP = get_backend("acp")
+_NO_TIME = Graces(stdin_seconds=0.1, term_seconds=0.1, kill_seconds=0.1)
 
 
 def _params(folder: Path, body: str, **changes: object) -> OpenParams:
@@ -241,6 +247,34 @@ async def test_a_refused_handshake_says_why(tmp_path: Path, body: str, reason: s
     assert (failure.reason_word, failure.retryable) == (reason, retryable)
     assert text in failure.message
     assert "stderr_tail" in failure.data
+
+
+def _send_nothing(_process: ProcessId, _number: int) -> bool:
+    return True
+
+
+async def test_an_agent_that_cannot_be_ended_is_told_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one in uninterruptible sleep: what was started is still there, and whoever opened hears of it."""
+    params = _params(tmp_path, "time.sleep(3600)\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("avenor.host.ladder.signal_process", _send_nothing)
+        patch.setattr("avenor.runtimes.backends.acp.ABORT_GRACES", _NO_TIME)
+        patch.setattr("avenor.runtimes.backends.agent_process.REAP_SECONDS", 3600.0)
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(HandshakeTimeout):
+                await open_within(0.1, ACP, params, RecordingSink(), nursery)
+    (stuck,) = tree.tagged(*params.tag)
+    (stopped,) = params.aborted
+    assert f"process {stuck.id.pid} ({stuck.name}) had not ended" in (stopped.unverified or "")
+    os.kill(stuck.id.pid, signal.SIGKILL)
+    await eventually(lambda: not is_alive(stuck.id))
+
+
+def test_a_close_has_time_for_all_that_it_may_wait_for() -> None:
+    """Beyond the graces: for last words, for the agent's status, and for what is left in its pipes."""
+    assert CLOSING_SECONDS > FLUSH_SECONDS + REAP_SECONDS + DRAIN_SECONDS
 
 
 # Resuming

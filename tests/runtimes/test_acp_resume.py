@@ -1,16 +1,22 @@
 """Resuming without doing harm, and without mistaking a new session for the old one."""
 
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import pytest
+import trio
+from trio.testing import MockClock
 
+from avenor.protocol.errors import HandshakeTimeout
 from avenor.runtimes.backends.acp import AcpBackend
-from avenor.runtimes.backends.acp_resume import seconds_to_wait
+from avenor.runtimes.backends.acp_resume import seconds_to_wait, wait_loadable
+from avenor.runtimes.backends.base import OpenParams, SessionSink, open_within
 from avenor.runtimes.backends.profiles import builtin
 from tests.runtimes.agent_kit import RecordingSink, make_params, opened, python_agent
+from tests.runtimes.fake_backend import FakeBackend, FakeSession
 from tests.runtimes.mini_agent import PRELUDE
 
 _PATTERN = builtin("gemini-acp").resume_not_while
@@ -65,6 +71,31 @@ turns()
     async with opened(backend, params, RecordingSink()) as resumed:
         assert resumed.resumed
     assert float(started.read_text()) >= begun + 0.3
+
+
+class _WaitingBackend(FakeBackend):
+    """Opens its sessions once they may be loaded."""
+
+    async def open(self, params: OpenParams, sink: SessionSink, nursery: trio.Nursery) -> FakeSession:
+        await wait_loadable(builtin("gemini-acp"), params)
+        return await super().open(params, sink, nursery)
+
+
+@pytest.mark.parametrize(("open_seconds", "is_late"), [(4.0, False), (6.0, True)])
+async def test_the_wait_takes_nothing_of_the_agents_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, open_seconds: float, is_late: bool
+) -> None:
+    """12 seconds are waited; after them the handshake has its 5, and no more."""
+    monkeypatch.setattr("avenor.runtimes.backends.acp_resume.time.time", lambda: _NOW)
+    _write_chat(tmp_path, "2026-11-30T00-22", "8f296c9b-4569")
+    params = make_params(tmp_path, resume="8f296c9b-4569")
+    backend = _WaitingBackend()
+    backend.open_seconds = open_seconds
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(HandshakeTimeout) if is_late else nullcontext():
+            await open_within(5.0, backend, params, RecordingSink(), nursery)
+    assert len(backend.sessions) == (0 if is_late else 1)
+    assert trio.current_time() == pytest.approx(12.2 + min(open_seconds, 5.0))
 
 
 @pytest.mark.parametrize(("by", "method"), [("load", "session/load"), ("resume", "session/resume")])

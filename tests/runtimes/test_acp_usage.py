@@ -52,6 +52,7 @@ def test_every_recorded_answer_to_a_prompt_can_be_read() -> None:
         ('{"stopReason":"x","usage":{"inputTokens":1,"cachedReadTokens":null}}', Usage(input_tokens=1, total_tokens=1)),
         ('{"stopReason":"x","usage":null,"_meta":null}', None),
         ('{"stopReason":"x","usage":"lots","_meta":7}', None),
+        (f'{{"stopReason":"x","usage":{{"inputTokens":{10**320},"totalTokens":1}}}}', None),
         ('{"stopReason":"x"}', None),
     ],
 )

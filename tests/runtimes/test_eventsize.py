@@ -33,6 +33,15 @@ def test_long_data_of_a_tool_is_replaced_by_its_size() -> None:
     assert decoded["status"] == "completed"
 
 
+def test_whoever_told_a_long_event_keeps_all_of_it() -> None:
+    """Only the line is cut: what is read out of an event after it was told is what the agent said."""
+    said = "x" * 1000
+    event = ev.TurnEnd(stop_reason="end_turn", final_output=said)
+    line, _ = fit(event, encode_event(event), limit_bytes=300)
+    assert len(line) <= 300
+    assert event.final_output == said
+
+
 @pytest.mark.parametrize("size", [0, 100])
 def test_an_event_that_fits_is_left_alone(size: int) -> None:
     """Byte for byte."""

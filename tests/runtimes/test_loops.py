@@ -23,6 +23,7 @@ from avenor.protocol.events import (
     ToolCall,
     TurnStart,
 )
+from avenor.protocol.methods import LINE_LIMIT_BYTES
 from avenor.protocol.outcomes import Status
 from avenor.runtimes.backends.base import BackendRefused, TurnStop
 from avenor.runtimes.endings import Cause
@@ -184,6 +185,17 @@ async def test_abort_blocks_the_run_wherever_it_is_said(tmp_path: Path, autojump
     assert course(rig)[-1].startswith(f"-{where}")
     (ended,) = [event for event in rig.only(PhaseEnd) if event.abort_marker is True]
     assert ended.abort_marker_label == "ask a human"
+
+
+async def test_a_marker_counts_in_a_message_that_is_too_long_to_be_sent(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The event is cut; what the agent said is read whole."""
+    said = "x" * LINE_LIMIT_BYTES + "\n[loop: abort | stop here]\n"
+    rig = rig_for(tmp_path, loop("test", max_iterations=1), Acts(test=says(said)))
+    outcome = await rig.run()
+    assert (outcome.status, outcome.reason) == (Status.BLOCKED, "stop here")
+    assert any("too long to send" in event.message for event in rig.only(Error))
 
 
 async def test_abort_without_a_label_has_no_reason(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -124,6 +124,17 @@ def test_a_text_whose_end_was_trimmed_is_told_as_it_was_said() -> None:
     assert said(told) == "so \n"
 
 
+def test_tokens_beyond_reason_are_told_as_the_most_that_can_be_counted() -> None:
+    """The sum of two of the server's numbers may be larger than any number."""
+    transcript = Transcript()
+    transcript.start_turn()
+    tokens = {"input": 1.5e308, "output": -3, "cache": {"read": 7, "write": 1.5e308}}
+    transcript.take_message(info("m1", tokens=tokens, time={"completed": 1}), is_own=True)
+    usage = transcript.usage()
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens, usage.cached_read_tokens) == (2**53 - 1, 0, 7)
+
+
 def test_a_tool_does_not_go_back() -> None:
     """An older state that comes late, or the same again, tells nothing."""
     transcript = Transcript()

@@ -179,6 +179,12 @@ def test_usage_is_summed_over_the_answers_of_a_turn() -> None:
     assert begun(AgentStart(), answered("stop")).judge().usage is None
 
 
+def test_a_count_beyond_reason_is_no_usage() -> None:
+    """Nobody can reckon with it; the answer counts all the same."""
+    stop = begun(AgentStart(), answered("stop", input=10**320, totalTokens=1), AgentEnd()).judge()
+    assert (stop.stop_reason, stop.usage) == ("end_turn", None)
+
+
 def test_messages_of_others_are_not_the_models() -> None:
     """A tool's result, or the user's own message, says nothing of the end."""
     other = MessageEnd(message=Message(role="toolResult", stop_reason="error"))

@@ -32,12 +32,14 @@ def test_a_failure_carries_code_message_and_data(tmp_path: Path) -> None:
     rules = [
         {"match": "a", "steps": [{"do": "fail", "code": 429, "message": "no {turn}", "retry_after": 2.5}]},
         {"match": "b", "steps": [{"do": "fail", "data": {"errorKind": "overloaded"}}]},
+        {"match": "d", "steps": [{"do": "fail", "data": {"code": 529, "message": "in words"}}]},
         {"steps": [{"do": "fail", "message": "bare"}]},
     ]
     with open_client(tmp_path, {"rules": rules}) as client:
         client.open()
         assert client.prompt("a").answer["error"] == {"code": 429, "message": "no 1", "data": {"retryAfter": 2.5}}
         assert client.prompt("b").answer["error"]["data"] == {"errorKind": "overloaded"}
+        assert client.prompt("d").answer["error"]["data"] == {"code": 529, "message": "in words"}
         assert client.prompt("c").answer["error"] == {"code": -32603, "message": "bare"}
 
 

@@ -228,6 +228,38 @@ async def test_an_agent_that_ignores_cancel_is_closed_after_the_grace(
     assert rig.backend.last.graces is not None
 
 
+async def test_an_end_of_the_agent_that_takes_too_long_proves_nothing(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The run ends, and says so: of the session, too."""
+    backend = FakeBackend(play_until_cancelled)
+    backend.may_close = trio.Event()
+    rig = RunRig(tmp_path, backend)
+    async with trio.open_nursery() as nursery:
+        await rig.start(nursery)
+        rig.host.end(CANCEL)
+    assert rig.outcome is not None
+    assert rig.outcome.status is Status.KILLED
+    assert rig.host.unverified == "ending the agent took longer than it may"
+    assert [event.unverified for event in rig.only(SessionEnd)] == [rig.host.unverified]
+
+
+@pytest.mark.parametrize("error", [None, AgentExited("gone", retryable=False)])
+async def test_what_the_agent_of_a_failed_opening_left_is_told(
+    tmp_path: Path, autojump_clock: MockClock, error: AgentExited | None
+) -> None:
+    """Whether it took too long or failed by itself."""
+    backend = FakeBackend()
+    backend.open_seconds = 100
+    backend.open_leaves = [StopResult(left=[LeftProcess(pid=7, name="stuck", reason="in uninterruptible sleep")])]
+    if error is not None:
+        backend.open_errors = [error]
+    rig = RunRig(tmp_path, backend, handshake_timeout=5.0 if error is None else 0.0)
+    outcome = await rig.run()
+    assert outcome.exit_code != 0
+    assert rig.host.left == ["stuck (7): in uninterruptible sleep"]
+
+
 async def test_the_first_cause_wins(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A cancel after the timeout, and a natural end after the cancel, change nothing."""
 

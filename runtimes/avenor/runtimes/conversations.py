@@ -11,7 +11,7 @@ from avenor.protocol.errors import AvenorError, HandshakeTimeout
 from avenor.protocol.events import Error, Event, SessionEnd, SessionStart, Usage
 from avenor.protocol.outcomes import ExitCode, exit_code_for
 from avenor.protocol.spec import RunSpec
-from avenor.runtimes.backends.base import Backend, BackendRefused, OpenParams, Session, open_within
+from avenor.runtimes.backends.base import Backend, BackendRefused, OpenParams, Session, close_in_time, open_within
 from avenor.runtimes.prompts import Prompt
 from avenor.runtimes.retries import Failure
 from avenor.runtimes.sinks import AgentSink
@@ -113,13 +113,9 @@ class Conversation:
         if session is None or sink is None:
             return
         self._session = None
-        graces = self._graces()
-        bound = graces.stdin_seconds + graces.term_seconds + graces.kill_seconds
-        # One second more than the ladder takes at most, for its own bookkeeping.
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + bound + 1):
-            stopped = await session.close(graces)
-            self._closed(stopped)
-            sink.emit(self._session_end(stopped, error))
+        stopped = await close_in_time(session, self._graces())
+        self._closed(stopped)
+        sink.emit(self._session_end(stopped, error))
 
     async def wait_lost(self) -> str:
         """Waits until the agent of the open session has gone by itself; returns how, in words."""
@@ -148,7 +144,13 @@ class Conversation:
         params = self._params()
         params.resume = resume
         with self._services.ending.interruptible():
-            session = await open_within(float(self._spec.handshake_timeout), self._backend, params, sink, self._nursery)
+            try:
+                session = await open_within(
+                    float(self._spec.handshake_timeout), self._backend, params, sink, self._nursery
+                )
+            finally:
+                for stopped in params.aborted:
+                    self._closed(stopped)
             self._session, self._sink = session, sink
             self.session_id = sink.session_id = session.session_id
             sink.emit(_session_start(self._spec, session))

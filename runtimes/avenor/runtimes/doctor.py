@@ -33,6 +33,7 @@ from avenor.runtimes.backends.base import (
     PermissionAsk,
     Session,
     StderrTail,
+    close_in_time,
     open_within,
 )
 from avenor.runtimes.backends.profiles import Profile
@@ -250,8 +251,7 @@ class _Patient:
             try:
                 self._note(session)
             finally:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSE_SECONDS):
-                    await session.close(_GRACES)
+                await close_in_time(session, _GRACES)
             nursery.cancel_scope.cancel()
         return None
 

@@ -1,5 +1,6 @@
 """Keeps an event short enough for the line in which it travels."""
 
+from copy import copy
 from typing import Any, Final
 
 import msgspec
@@ -21,16 +22,17 @@ def fit(event: Event, line: bytes, limit_bytes: int = EVENT_LIMIT_BYTES) -> tupl
     """The event's line, its longest members cut until it is within the limit, and the names of those.
 
     Args:
-        event: Stamped; changed where it must be.
+        event: Stamped; never changed, for whoever told it reads along in what the agent said, not in what is sent.
         line: The event, encoded.
         limit_bytes: The longest line that can be sent; what an event has besides its texts and data always fits.
     """
-    sizes = _sizes(event)
+    sent = copy(event)
+    sizes = _sizes(sent)
     cut: list[str] = []
     while len(line) > limit_bytes and sizes:
         name = max(sizes, key=sizes.__getitem__)
         size = sizes.pop(name)
-        line = _cut(event, name, size, room=limit_bytes - (len(line) - size) - _MARK_BYTES)
+        line = _cut(sent, name, size, room=limit_bytes - (len(line) - size) - _MARK_BYTES)
         cut.append(name)
     return line, cut
 

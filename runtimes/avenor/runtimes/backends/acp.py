@@ -26,12 +26,11 @@ from avenor.runtimes.backends.acp_types import (
 )
 from avenor.runtimes.backends.acp_wire import AgentGone, CallFailed, LineTooLong
 from avenor.runtimes.backends.agent_process import start_agent
-from avenor.runtimes.backends.base import BackendRefused, Capabilities, OpenParams, SessionSink
+from avenor.runtimes.backends.base import BackendRefused, Capabilities, OpenParams, SessionSink, abort_opening
 from avenor.runtimes.backends.profiles import Profile
 
 # Short, since an agent that gave no session has no work to save.
 ABORT_GRACES = Graces(stdin_seconds=0.5, term_seconds=1.0, kill_seconds=5.0)
-ABORT_SECONDS = 15.0  # Above the sum of the graces: a shield must end.
 
 _NO_CAPABILITIES = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
 
@@ -74,8 +73,7 @@ class AcpBackend:
             failpoint("session.mid_handshake")
             await _Opening(self._profile, session, params, self._version).run()
         except BaseException as problem:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + ABORT_SECONDS):
-                await session.close(ABORT_GRACES)
+            await abort_opening(session, params, ABORT_GRACES)
             if isinstance(problem, AgentGone | CallFailed | LineTooLong | msgspec.DecodeError):
                 raise _explained(problem, argv[0], params) from problem
             if isinstance(problem, BackendRefused):

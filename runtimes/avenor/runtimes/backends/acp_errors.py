@@ -186,7 +186,7 @@ def _plain(key: str) -> str:
 def _number(value: Any) -> float | None:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # JSON knows whole numbers that are too large for a float
         return None
 
 

@@ -95,8 +95,13 @@ class Restoring:
 
 
 async def wait_loadable(profile: Profile, params: OpenParams) -> None:
-    """Waits while loading the session would destroy it: at most until the minute is over in which it was made."""
-    await trio.sleep(seconds_to_wait(profile.resume_not_while, params, time.time()))
+    """Waits while loading the session would destroy it: at most until the minute is over in which it was made.
+
+    The time for the handshake begins afterwards: it is the agent's, which has not been started.
+    """
+    seconds = seconds_to_wait(profile.resume_not_while, params, time.time())
+    params.handshake.deadline += seconds
+    await trio.sleep(seconds)
 
 
 def seconds_to_wait(pattern: str, params: OpenParams, now: float) -> float:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from avenor.protocol.events import PermissionOption
+from avenor.runtimes.backends.base import Count
 
 PROTOCOL_VERSION: Final = 1
 AUTH_REQUIRED: Final = -32000  # ACP's own code; other agents use it for their own purposes, so look at the text too.
@@ -121,17 +122,17 @@ class SessionList(Foreign, frozen=True, kw_only=True, rename="camel"):
 
 
 class PromptUsage(Foreign, frozen=True, kw_only=True, rename="camel"):
-    input_tokens: int = 0
-    output_tokens: int = 0
-    total_tokens: int = 0
-    cached_read_tokens: int | None = None
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    total_tokens: Count = 0
+    cached_read_tokens: Count | None = None
 
 
 class TokenCount(msgspec.Struct, frozen=True, kw_only=True):
     """Where gemini and others tell tokens instead: `_meta.quota.token_count`. Tolerant."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
+    input_tokens: Count = 0
+    output_tokens: Count = 0
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from avenor.host.children import CHILDREN
-from avenor.host.identity import ProcessId, process_id
+from avenor.host.identity import ProcessId, is_alive, process_id
 from avenor.host.ladder import Graces, StopResult, stop_tree
 from avenor.host.procs import ProcsFile
 from avenor.protocol.errors import SpawnError
@@ -112,8 +112,9 @@ class AgentProcess:
             graces=graces,
             own_children_of=os.getpid() if self._owns_children else None,
         )
-        with trio.move_on_after(REAP_SECONDS):
-            await self._process.wait()
+        if self._identity is None or not is_alive(self._identity):  # what cannot be ended is nothing to wait for
+            with trio.move_on_after(REAP_SECONDS):
+                await self._process.wait()
         for pipe in (self.stdin, self.stdout, self._stderr):
             await pipe.aclose()
         return result

@@ -11,7 +11,7 @@ after `open` has returned and the caller's task has met its next checkpoint, so 
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol
 
 import msgspec
 import trio
@@ -22,6 +22,14 @@ from avenor.host.procs import ProcsFile
 from avenor.protocol.errors import HandshakeTimeout, Refused
 from avenor.protocol.events import Event, PermissionOption, RetryClass, Usage
 from avenor.protocol.mcp import McpServer
+
+# Of what an agent counts: every reader of JSON takes so much exactly, and sums of it can be divided and written.
+LARGEST_COUNT: Final = 2**53 - 1
+Count = Annotated[int, msgspec.Meta(le=LARGEST_COUNT)]
+
+# What a session's close may take beyond the graces: last words are written, the agent is reaped, its pipes are emptied
+# (`agent_link`, `agent_process`), and one second is for our own bookkeeping.
+CLOSING_SECONDS: Final = 4.5
 
 TAIL_LIMIT_CHARS = 4096  # About one screen of a traceback: enough to see why a program did not start.
 
@@ -80,6 +88,8 @@ class OpenParams(msgspec.Struct, kw_only=True):
         owns_process: Everything that runs below this process belongs to this session, so that closing it ends all of
             that, and proves it. False where several sessions share the process: then `close` is `unverified`.
         stderr_tail: Filled while the agent runs; whoever handles a failed start reads it.
+        aborted: What the end of each agent that gave no session has left behind.
+        handshake: Has the deadline of the opening. A backend that waits for anything but its agent puts it off by that.
     """
 
     cwd: str
@@ -99,6 +109,8 @@ class OpenParams(msgspec.Struct, kw_only=True):
     prefix: Sequence[str] = ()
     owns_process: bool = False
     stderr_tail: StderrTail = msgspec.field(default_factory=StderrTail)
+    aborted: list[StopResult] = []
+    handshake: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
 
 
 class PermissionAsk(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,7 +286,7 @@ class Session(Protocol):
     async def close(self, graces: Graces) -> StopResult:
         """Ends the agent and everything that it started; a second call returns the first one's result.
 
-        Cancellation: Shield it, with the graces as bound; cancelled, it may leave processes.
+        Cancellation: See `close_in_time`; cancelled, it may leave processes.
         """
         ...
 
@@ -304,7 +316,7 @@ class Backend(Protocol):
             AgentExited: It ended before it gave a session. Retryable.
             BackendRefused: It runs, and does not do what was asked.
 
-        Cancellation: Everything that was started is ended first.
+        Cancellation: Everything that was started is ended first, by `abort_opening`, as after any error.
         """
         ...
 
@@ -315,7 +327,7 @@ async def open_within(
     """Opens a session within the handshake deadline.
 
     Args:
-        seconds: The deadline; 0 or less is none.
+        seconds: The deadline, as long as the backend does not put it off; 0 or less is none.
         backend: See `Backend.open`, as the rest.
         params: What to open.
         sink: Gets every event.
@@ -325,7 +337,8 @@ async def open_within(
         HandshakeTimeout: No session within `seconds`; the message ends with the agent's stderr. The agent is gone.
     """
     session: Session | None = None
-    with trio.move_on_after(seconds if seconds > 0 else float("inf")):
+    params.handshake = trio.move_on_after(seconds if seconds > 0 else float("inf"))
+    with params.handshake:
         session = await backend.open(params, sink, nursery)
     if session is None:
         raise HandshakeTimeout(
@@ -334,3 +347,19 @@ async def open_within(
             retryable=True,
         )
     return session
+
+
+async def abort_opening(session: Session, params: OpenParams, graces: Graces) -> None:
+    """Ends the agent of an opening that came to nothing, and puts what that has left behind into `params.aborted`."""
+    params.aborted.append(await close_in_time(session, graces))
+
+
+async def close_in_time(session: Session, graces: Graces) -> StopResult:
+    """Closes a session; a close that takes longer than any may has proven nothing.
+
+    Cancellation: Ignored, within the graces and `CLOSING_SECONDS`.
+    """
+    bound = graces.stdin_seconds + graces.term_seconds + graces.kill_seconds + CLOSING_SECONDS
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + bound):
+        return await session.close(graces)
+    return StopResult(unverified="ending the agent took longer than it may")

@@ -18,7 +18,7 @@ from avenor.runtimes.backends.acp_mcp import refuse_unless
 from avenor.runtimes.backends.acp_options import list_offers
 from avenor.runtimes.backends.acp_wire import AgentGone, CallFailed, LineTooLong
 from avenor.runtimes.backends.agent_process import start_agent
-from avenor.runtimes.backends.base import BackendRefused, Capabilities, OpenParams, SessionSink
+from avenor.runtimes.backends.base import BackendRefused, Capabilities, OpenParams, SessionSink, abort_opening
 from avenor.runtimes.backends.codex_modes import DEFAULT_MODE, MODES, Models
 from avenor.runtimes.backends.codex_session import CodexSession
 from avenor.runtimes.backends.codex_types import InitializeResult, Model, ModelPage, ThreadResult
@@ -26,7 +26,6 @@ from avenor.runtimes.backends.profiles import Profile
 
 # Short, since an agent that gave no session has no work to save.
 ABORT_GRACES: Final = Graces(stdin_seconds=0.5, term_seconds=1.0, kill_seconds=5.0)
-ABORT_SECONDS: Final = 15.0  # Above the sum of the graces: a shield must end.
 MODEL_PAGES: Final = 20  # Of `model/list`; one is usual.
 
 
@@ -66,8 +65,7 @@ class CodexBackend:
             await nursery.start(session.run)
             await _Opening(session, params, self._version).run()
         except BaseException as problem:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + ABORT_SECONDS):
-                await session.close(ABORT_GRACES)
+            await abort_opening(session, params, ABORT_GRACES)
             if isinstance(problem, AgentGone | CallFailed | LineTooLong | msgspec.DecodeError):
                 raise _explained(problem, argv[0], params) from problem
             if isinstance(problem, BackendRefused):

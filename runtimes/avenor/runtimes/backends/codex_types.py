@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from avenor.protocol.peer import RequestId
+from avenor.runtimes.backends.base import Count
 
 
 class Tolerant(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -97,10 +98,10 @@ class TurnParams(Tolerant, frozen=True, kw_only=True):
 class Tokens(Tolerant, frozen=True, kw_only=True):
     """`input_tokens` has the cached ones in it."""
 
-    total_tokens: int = 0
-    input_tokens: int = 0
-    cached_input_tokens: int = 0
-    output_tokens: int = 0
+    total_tokens: Count = 0
+    input_tokens: Count = 0
+    cached_input_tokens: Count = 0
+    output_tokens: Count = 0
 
 
 class TokenUsage(Tolerant, frozen=True, kw_only=True):

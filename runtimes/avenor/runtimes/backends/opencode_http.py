@@ -19,7 +19,7 @@ from avenor.protocol.mcp import McpServer
 from avenor.runtimes.backends.acp_mcp import refuse_unless
 from avenor.runtimes.backends.acp_options import list_offers
 from avenor.runtimes.backends.agent_process import start_agent
-from avenor.runtimes.backends.base import BackendRefused, Capabilities, OpenParams, SessionSink
+from avenor.runtimes.backends.base import BackendRefused, Capabilities, OpenParams, SessionSink, abort_opening
 from avenor.runtimes.backends.http_client import HttpClient, HttpFailed, HttpUnreachable, quoted
 from avenor.runtimes.backends.opencode_errors import request_error
 from avenor.runtimes.backends.opencode_server import OpencodeServer, ServerGone
@@ -33,6 +33,7 @@ from avenor.runtimes.backends.opencode_types import (
     ModelRef,
     Providers,
     SessionInfo,
+    whole,
 )
 from avenor.runtimes.backends.profiles import Profile
 
@@ -41,7 +42,6 @@ USER: Final = "OPENCODE_SERVER_USERNAME"
 
 # Short, since a session that was not opened has no work to save.
 ABORT_GRACES: Final = Graces(stdin_seconds=0.0, term_seconds=1.0, kill_seconds=5.0)
-ABORT_SECONDS: Final = 15.0  # Above the sum of the graces: a shield must end.
 _NO_VARIANT: Final = "default"  # opencode's word for a model as it comes.
 _UNAUTHORIZED: Final = (401, 403)
 _NOT_FOUND: Final = 404
@@ -87,8 +87,7 @@ class OpencodeHttpBackend:
             await server.join()
             await _Opening(session, server, params).run()
         except BaseException as problem:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + ABORT_SECONDS):
-                await session.close(ABORT_GRACES)
+            await abort_opening(session, params, ABORT_GRACES)
             self._explain(problem, params)
         session.finish_opening()
         return session
@@ -256,7 +255,7 @@ class _Opening:
         session.agent = agent if agent in offers.agents else next(iter(offers.agents), None)
         session.model_ref = self._model(offers, earlier, offers.agents.get(session.agent or ""))
         variants = self._variants(offers.models.get(session.model or ""))
-        session.context_sizes = {name: int(model.limit.context) for name, model in offers.models.items()}
+        session.context_sizes = {name: whole(model.limit.context) for name, model in offers.models.items()}
         session.capabilities = Capabilities(
             resume="resume", agents=list(offers.agents), models=list(offers.models), thinking=variants
         )

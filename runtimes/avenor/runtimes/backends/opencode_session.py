@@ -36,6 +36,7 @@ from avenor.runtimes.backends.opencode_types import (
     ServerEvent,
     SessionInfo,
     Status,
+    whole,
 )
 from avenor.runtimes.backends.profiles import Profile
 
@@ -223,7 +224,7 @@ class OpencodeSession:
             self.model_ref = ModelRef(providerID=info.providerID, modelID=info.modelID)
 
     def _tell_usage(self, info: MessageInfo) -> None:
-        used = int(info.tokens.input + info.tokens.cache.read + info.tokens.cache.write)
+        used = whole(info.tokens.input + info.tokens.cache.read + info.tokens.cache.write)
         self._cost += info.cost - self._costs.get(info.id, 0.0)
         self._costs[info.id] = info.cost
         cost = Raw(msgspec.json.encode({"amount": self._cost, "currency": "USD"}))

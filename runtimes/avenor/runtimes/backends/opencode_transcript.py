@@ -11,7 +11,7 @@ from msgspec import Raw
 from avenor.protocol import events
 from avenor.protocol.events import Event, Usage
 from avenor.runtimes.backends.opencode_tools import ToolCalls
-from avenor.runtimes.backends.opencode_types import Message, MessageInfo, Part
+from avenor.runtimes.backends.opencode_types import Message, MessageInfo, Part, whole
 
 _part = msgspec.json.Decoder(Part)
 
@@ -179,9 +179,9 @@ def _more(text: _Text, part_id: str, more: str) -> list[Event]:
 def _usage(info: MessageInfo) -> Usage:
     """opencode counts thoughts, and what the cache has read or taken, apart from input and output."""
     tokens = info.tokens
-    prompt = int(tokens.input + tokens.cache.write)
-    said = int(tokens.output + tokens.reasoning)
-    cached = int(tokens.cache.read)
+    prompt = whole(tokens.input + tokens.cache.write)
+    said = whole(tokens.output + tokens.reasoning)
+    cached = whole(tokens.cache.read)
     return Usage(
         input_tokens=prompt,
         output_tokens=said,

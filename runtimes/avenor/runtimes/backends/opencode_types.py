@@ -6,6 +6,13 @@ Source: the server's own description (`GET /doc`) and the events of version 1.18
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from avenor.runtimes.backends.base import LARGEST_COUNT
+
+
+def whole(value: float) -> int:
+    """A count of tokens: the server's are any numbers, and the sum of two may be larger than any."""
+    return int(max(0.0, min(value, LARGEST_COUNT)))
+
 
 class Foreign(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the server's structs."""

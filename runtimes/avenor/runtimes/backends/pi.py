@@ -19,7 +19,7 @@ from avenor.runtimes.backends.acp_mcp import refuse_unless
 from avenor.runtimes.backends.acp_options import list_offers
 from avenor.runtimes.backends.acp_wire import AgentGone, LineTooLong
 from avenor.runtimes.backends.agent_process import start_agent
-from avenor.runtimes.backends.base import BackendRefused, Capabilities, OpenParams, SessionSink
+from avenor.runtimes.backends.base import BackendRefused, Capabilities, OpenParams, SessionSink, abort_opening
 from avenor.runtimes.backends.pi_session import PiSession
 from avenor.runtimes.backends.pi_types import Command, Commands, Levels, Loaded, Models, PiModel, State
 from avenor.runtimes.backends.pi_wire import CommandFailed
@@ -30,7 +30,6 @@ ASK_VARIABLE: Final = "AVENOR_PI_ASK"
 
 # Short, since an agent that gave no session has no work to save.
 ABORT_GRACES = Graces(stdin_seconds=0.5, term_seconds=1.0, kill_seconds=5.0)
-ABORT_SECONDS = 15.0  # Above the sum of the graces: a shield must end.
 
 # Of a model that thinks, where pi does not list them itself (0.73); `xhigh` only if the model says so.
 _LEVELS: Final = ("off", "minimal", "low", "medium", "high", "xhigh")
@@ -76,7 +75,7 @@ class PiBackend:
         try:
             return (await session.call("get_available_models", Models)).models
         finally:
-            await _close(session)
+            await abort_opening(session, params, ABORT_GRACES)
 
     async def _open(self, params: OpenParams, sink: SessionSink, nursery: trio.Nursery) -> PiSession:
         argv = [*self._profile.command(params), "-e", str(EXTENSION)]
@@ -97,7 +96,7 @@ class PiBackend:
             await nursery.start(session.run)
             await _Opening(session, params).run()
         except BaseException as problem:
-            await _close(session)
+            await abort_opening(session, params, ABORT_GRACES)
             if isinstance(problem, AgentGone | CommandFailed | LineTooLong | msgspec.DecodeError):
                 raise _explained(problem, session, argv[0], params) from problem
             if isinstance(problem, BackendRefused):
@@ -228,11 +227,6 @@ def _not_resumed(session_id: str, why: str) -> BackendRefused:
     return BackendRefused(
         f"session {session_id} cannot be resumed: {why}", reason="resume_failed", data={"session_id": session_id}
     )
-
-
-async def _close(session: PiSession) -> None:
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + ABORT_SECONDS):
-        await session.close(ABORT_GRACES)
 
 
 def _explained(

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from avenor.runtimes.backends.base import Count
+
 
 class PiStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type"):
     """A record of pi."""
@@ -71,10 +73,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 class TokenUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Tokens of one answer."""
 
-    input: int = 0
-    output: int = 0
-    cache_read: int = 0
-    total_tokens: int = 0
+    input: Count = 0
+    output: Count = 0
+    cache_read: Count = 0
+    total_tokens: Count = 0
     cost: Cost | None = None
 
 

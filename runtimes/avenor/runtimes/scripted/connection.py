@@ -78,7 +78,7 @@ class Connection:
             self._replies.pop(request_id, None)
 
 
-def make_error(code: int, message: str, **data: object) -> ErrorObject:
+def make_error(code: int, message: str, /, **data: object) -> ErrorObject:
     """An error object; without `data` members it has no data."""
     if not data:
         return ErrorObject(code=code, message=message)
