@@ -1,7 +1,6 @@
 """Adoption: whatever a run is at when its supervisor dies, the next supervisor has it, and nothing of it is lost."""
 
 import contextlib
-import json
 import os
 import shlex
 import signal
@@ -228,7 +227,7 @@ def test_an_end_without_its_sentinel_gets_it_from_the_log(place: Place) -> None:
     """Killed between the two while there was no supervisor; one that its reader took away later stays away."""
     directory = place.path / "failpoints"
     (directory / "hold").mkdir(parents=True)
-    (directory / "hold" / "end.after_sentinel").touch()
+    (directory / "hold" / "sentinel.before_rename").touch()
     environ = {"AVENOR_FAILPOINTS": str(directory)}
     first = Stable(place, environ=environ)
     client = first.connect()
@@ -236,17 +235,17 @@ def test_an_end_without_its_sentinel_gets_it_from_the_log(place: Place) -> None:
     pid, sentinel = first.runtime_pid(runtime_id), first.state / runtime_id / "sentinel.env"
     kill(first)
     os.kill(pid, signal.SIGTERM)
-    eventually_sync(sentinel.exists, WAIT_SECONDS)
+    eventually_sync(lambda: (directory / "hits").read_text().count("sentinel.before_rename"), WAIT_SECONDS)
     os.kill(pid, signal.SIGKILL)
     eventually_sync(lambda: not is_alive(pid), WAIT_SECONDS)
-    log, told = read_log(first.log_path(runtime_id)), sentinel.read_text()
+    log = read_log(first.log_path(runtime_id))
     assert log[-1]["event"] == "run.end"
-    sentinel.unlink()
+    assert not sentinel.exists()
     second = Stable(place)
     (listed,) = second.connect().call("list")
     assert (listed["status"], listed["outcome"]) == ("ended", "KILLED")
     eventually_sync(sentinel.exists, WAIT_SECONDS)
-    assert sentinel.read_text() == told
+    assert second.sentinel(runtime_id).status == "KILLED"
     assert read_log(second.log_path(runtime_id)) == log
     eventually_sync(lambda: not (second.state / runtime_id / "control.sock").exists(), WAIT_SECONDS)
     sentinel.unlink()
@@ -257,28 +256,27 @@ def test_an_end_without_its_sentinel_gets_it_from_the_log(place: Place) -> None:
 
 
 def test_a_key_means_the_same_run_after_a_restart(place: Place) -> None:
-    """For one in a turn, one parked and one ended: a repeated spawn is answered with it, and starts nothing."""
+    """For one in a turn, one parked and two ended: a repeated spawn is answered as the first was, and starts none."""
     first = Stable(place)
     gate = place.work / "gate"
     script = gated(place, gate)
     client = first.connect()
     spawned = {"turn": client.spawn(place, script=script, key="turn")}
-    for key in ("parked", "ended"):
-        spawned[key] = client.spawn(place, key=key)
+    long = place.script(steps({"do": "flood", "count": 4000, "size": 10}), name="long.json")
+    for key, chosen in {"parked": {}, "ended": {}, "long": {"script": long}}.items():
+        spawned[key] = client.spawn(place, key=key, **chosen)
         client.call("wait", runtime_id=spawned[key]["runtime_id"], until="done")
-    client.call("cancel", runtime_id=spawned["ended"]["runtime_id"])
+    for key in ("ended", "long"):
+        client.call("cancel", runtime_id=spawned[key]["runtime_id"])
+    assert first.log_path(spawned["long"]["runtime_id"]).stat().st_size > 512 * 1024
     kill(first)
     second = Stable(place)
     client = second.connect()
     asked = {
         key: client.send("spawn", prompt="do it", dir=str(place.work), backend="scripted", key=key) for key in spawned
     }
-    assert {key: client.answer(each).get("result") for key, each in asked.items() if key != "ended"} == {
-        key: each for key, each in spawned.items() if key != "ended"
-    }
-    again = client.answer(asked["ended"])
-    assert spawned["ended"]["runtime_id"] in json.dumps(again)
-    assert len(client.call("list")) == 3
+    assert {key: client.answer(each).get("result") for key, each in asked.items()} == spawned
+    assert len(client.call("list")) == len(spawned)
     assert second.shutdown() == 0
 
 

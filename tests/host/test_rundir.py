@@ -17,6 +17,7 @@ def test_the_names_are_fixed() -> None:
         run_dir.socket_path,
         run_dir.log_path,
         run_dir.sentinel_path,
+        run_dir.sentinel_due_path,
         run_dir.stderr_path,
         run_dir.procs_path,
     ]
@@ -27,6 +28,7 @@ def test_the_names_are_fixed() -> None:
         "/state/rt_1/control.sock",
         "/state/rt_1/events.ndjson",
         "/state/rt_1/sentinel.env",
+        "/state/rt_1/sentinel.due",
         "/state/rt_1/stderr.log",
         "/state/rt_1/procs",
     ]

@@ -460,6 +460,31 @@ async def test_the_sentinel_of_a_parking_turn_is_there_before_the_turn_is_told_t
     assert seen == [True]
 
 
+async def test_a_sentinel_is_due_until_it_is_written(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """From the run's beginning, and again from each follow-up; what is missing while it is not due was taken away."""
+    due_path = tmp_path / "sentinel.due"
+    seen: list[bool] = []
+
+    async def play(session: FakeSession, text: str) -> TurnStop:
+        seen.append(due_path.exists())
+        return await play_echo(session, text)
+
+    rig = RunRig(tmp_path, FakeBackend(play), parks=True)
+    async with trio.open_nursery() as nursery:
+        await rig.start(nursery)
+        assert not due_path.exists()
+        rig.sentinel_path.unlink()
+        rig.host.accept_prompt("again", "control")
+        assert due_path.exists()
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.host.is_parked
+        rig.sentinel_path.unlink()
+        rig.host.end(CANCEL)
+    assert seen == [True, True]
+    assert not due_path.exists()
+    assert rig.sentinel is None
+
+
 @pytest.mark.parametrize("how", ["parked_timeout", "cancel", "signal", "kill"])
 async def test_the_end_of_a_parked_run_leaves_its_sentinel_as_it_was(
     tmp_path: Path, autojump_clock: MockClock, how: str

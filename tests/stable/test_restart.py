@@ -1,22 +1,28 @@
 """A new supervisor on the state directory of an earlier one."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import trio
 
 from avenor.host.rundir import RunDir
-from avenor.protocol.events import RunEnd, RunStart, TurnEnd, encode_event
+from avenor.protocol.events import RunEnd, RunStart, SessionStart, TurnEnd, encode_event
 from avenor.protocol.outcomes import parse_sentinel
+from avenor.protocol.snapshot import Fold
 from avenor.protocol.spec import Record, RunSpec
-from avenor.stable import loading
-from avenor.stable.loading import load_runtimes
+from avenor.stable import loading, supervision
+from avenor.stable.loading import fold_log, load_runtimes
+from avenor.stable.runtime import Stage
 from tests.helpers import eventually
 from tests.stable.kit import SPAWN, FakeLauncher, FakeRuntime, open_stable
 
 
-def leave(tmp_path: Path, runtime_id: str, *events: RunStart | TurnEnd | RunEnd, key: str | None = None) -> RunDir:
+def leave(
+    tmp_path: Path, runtime_id: str, *events: RunStart | SessionStart | TurnEnd | RunEnd, key: str | None = None
+) -> RunDir:
     """A runtime directory as an earlier supervisor left it."""
     directory = RunDir(tmp_path / "state" / runtime_id)
     directory.path.mkdir(parents=True)
@@ -123,6 +129,68 @@ async def test_damaged_directories_are_reported_and_left_alone(tmp_path: Path) -
     async with open_stable(tmp_path, loaded=loaded) as stable:
         client = await stable.connect()
         assert (await client.call("spawn", **SPAWN, wait="started"))["runtime_id"] == "rt_8"
+
+
+@pytest.mark.parametrize("wait", ["session", "started"])
+async def test_what_never_had_what_a_repeated_spawn_waits_for_fails_it_again(tmp_path: Path, wait: str) -> None:
+    """One that never came up, whatever is waited for; one that did, and had no session, only where that is."""
+    end = RunEnd(status="FAILED", exit_code=1, stop_reason="agent_exited")
+    leave(tmp_path, "rt_1", RunEnd(status="KILLED", exit_code=130, stop_reason="cancelled"), key="never")
+    leave(tmp_path, "rt_2", start(), end, key="no session")
+    async with open_stable(tmp_path, loaded=load_runtimes(tmp_path / "state", lambda _path: None)) as stable:
+        client = await stable.connect()
+        refusal = await client.refusal("spawn", **SPAWN, key="never", wait=wait)
+        assert (refusal["data"]["runtime_id"], refusal["data"]["stop_reason"]) == ("rt_1", "cancelled")
+        answer = await client.answer(await client.send("spawn", **SPAWN, key="no session", wait=wait))
+        assert ("result" in answer) is (wait == "started")
+
+
+async def test_a_repeated_spawn_is_answered_before_a_long_log_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the session that the log tells of."""
+    may_read = threading.Event()
+
+    def read(*args: Any) -> Fold:
+        may_read.wait()
+        return fold_log(*args)
+
+    monkeypatch.setattr(loading, "_SHORT_LOG_BYTES", 0)
+    monkeypatch.setattr(supervision, "fold_log", read)
+    session = SessionStart(backend="scripted", dir="/", session_id="s7")
+    leave(tmp_path, "rt_1", start(), session, RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"), key="k")
+    async with open_stable(tmp_path, loaded=load_runtimes(tmp_path / "state", lambda _path: None)) as stable:
+        client = await stable.connect()
+        try:
+            spawned = await client.call("spawn", **SPAWN, key="k")
+        finally:
+            may_read.set()
+        assert (spawned["runtime_id"], spawned["session_id"]) == ("rt_1", "s7")
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 1 << 20])
+async def test_a_first_line_that_is_no_event_of_ours_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_bytes: int
+) -> None:
+    """In a log of any length: the run is listed with its outcome, and its supervisor starts."""
+    monkeypatch.setattr(loading, "_SHORT_LOG_BYTES", limit_bytes)
+    directory = leave(tmp_path, "rt_1", start(), RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"))
+    for strange in (b'"run.begun"', b"7"):
+        directory.log_path.write_bytes(directory.log_path.read_bytes().replace(b'"run.start"', strange))
+        (loaded,) = load_runtimes(tmp_path / "state", lambda _path: None)
+        assert (loaded.stage, loaded.state.outcome, loaded.state.latest_seq) == (Stage.ENDED, "DONE", 2)
+        directory.log_path.write_bytes(directory.log_path.read_bytes().replace(strange, b'"run.start"'))
+
+
+@pytest.mark.parametrize("is_due", [False, True])
+async def test_a_sentinel_that_is_still_due_is_written(tmp_path: Path, is_due: bool) -> None:
+    """By a run that ended in good order on a full disk, whose supervisor was gone before there was room again."""
+    directory = leave(tmp_path, "rt_1", start(), RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"))
+    if is_due:
+        directory.sentinel_due_path.touch()
+    async with open_stable(tmp_path, loaded=load_runtimes(tmp_path / "state", lambda _path: None)):
+        await eventually(lambda: not directory.sentinel_due_path.exists())
+    assert directory.sentinel_path.exists() is is_due
 
 
 async def test_a_long_log_is_read_whole_only_after_clients_are_served(

@@ -1,5 +1,8 @@
 """The end of a runtime that cannot tell it itself."""
 
+import contextlib
+import errno
+import os
 from pathlib import Path
 
 import msgspec
@@ -11,7 +14,7 @@ from avenor.protocol.events import Error, RunEnd, RunStart, SessionStart, decode
 from avenor.protocol.outcomes import Outcome, parse_sentinel
 from avenor.protocol.snapshot import Snapshot
 from avenor.protocol.spec import Record, RunSpec
-from avenor.stable.settle import StillAlive, bridge, killed_outcome, lost_outcome, settle
+from avenor.stable.settle import StillAlive, bridge, is_unfinished, killed_outcome, lost_outcome, settle
 from tests.runtimes.manifest_rig import seed
 
 LOST = Outcome.of("runtime_lost", run_id="r1", session_id="s1", reason="gone")
@@ -57,17 +60,48 @@ def test_a_lost_runtime_gets_its_end_after_the_torn_tail_is_cut(tmp_path: Path) 
 
 
 def test_an_end_that_was_logged_stands(tmp_path: Path) -> None:
-    """The sentinel is written from it where it is missing, and only there."""
+    """The sentinel is written from it where it is due, and only there: one that is missing may have been read."""
     directory, record = make(tmp_path)
     session = SessionStart(backend="scripted", dir="/", session_id="s7")
     log(directory, START, session, RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"))
     before = directory.log_path.read_bytes()
+    directory.sentinel_due_path.touch()
     assert settle(directory, record, LOST).status == "DONE"
     assert directory.log_path.read_bytes() == before
     assert parse_sentinel(directory.sentinel_path.read_text()).session_id == "s7"
-    directory.sentinel_path.write_text("mine")
+    directory.sentinel_path.unlink()
+    directory.socket_path.touch()
     settle(directory, record, LOST)
-    assert directory.sentinel_path.read_text() == "mine"
+    assert not directory.sentinel_path.exists()
+
+
+@pytest.mark.parametrize("is_due", [False, True])
+def test_what_a_runtime_has_told_itself_is_told_again_only_where_it_is_due(tmp_path: Path, is_due: bool) -> None:
+    """One that was parked when it was ended has written its sentinel, unless there was no room for it."""
+    directory, record = make(tmp_path)
+    log(directory, START)
+    if is_due:
+        directory.sentinel_due_path.touch()
+    parked = Outcome.of("end_turn", run_id="r1")
+    assert settle(directory, record, parked, is_told=True).status == "DONE"
+    assert directory.sentinel_path.exists() is is_due
+    assert not directory.sentinel_due_path.exists()
+
+
+def test_a_sentinel_without_room_stays_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the log has the end by then; one that can never be written is given up."""
+    directory, record = make(tmp_path)
+    for number, is_due in ((errno.ENOSPC, True), (errno.EACCES, False)):
+
+        def fail(_path: str, _outcome: Outcome, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("avenor.stable.settle.write_sentinel", fail)
+            with pytest.raises(OSError, match="No space") if is_due else contextlib.nullcontext():
+                settle(directory, record, LOST)
+        assert (directory.sentinel_due_path.exists(), is_unfinished(directory)) == (is_due, is_due)
+        assert not directory.sentinel_path.exists()
 
 
 def test_a_runtime_that_lives_is_not_settled(tmp_path: Path) -> None:

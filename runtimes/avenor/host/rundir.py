@@ -61,6 +61,11 @@ class RunDir:
         return self.path / "sentinel.env"
 
     @property
+    def sentinel_due_path(self) -> Path:
+        """Is there as long as the sentinel is still to be written: a missing one may have been read and taken away."""
+        return self.path / "sentinel.due"
+
+    @property
     def stderr_path(self) -> Path:
         """The runtime's own standard error."""
         return self.path / "stderr.log"

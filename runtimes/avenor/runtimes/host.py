@@ -4,6 +4,7 @@ The host owns the queue, the ownership, the broker and the decision to end. It k
 (`methods.py`), how it lives (`life.py`) or what its work is made of (`single.py`).
 """
 
+import contextlib
 import os
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -18,6 +19,7 @@ from msgspec import UNSET, UnsetType
 from avenor.host.atomic import is_passing, remove_if_exists
 from avenor.host.failpoints import failpoint
 from avenor.host.ladder import Graces, StopResult
+from avenor.host.rundir import RunDir
 from avenor.host.sentinelfile import clear_stale, write_sentinel
 from avenor.protocol.events import Error, Event, PermissionResponse, PromptQueued, RunEnding, RunResumed
 from avenor.protocol.methods import PromptAccepted, RunResult
@@ -139,6 +141,7 @@ class RunHost:
         self._outcome: Outcome | None = None
         self._is_urgent = False
         self._sentinel_is_due = trio.lowlevel.ParkingLot()
+        self._due_path = RunDir(surroundings.scratch).sentinel_due_path
         self._timeout = float(record.spec.timeout or 0.0) or float("inf")
         self._time_limit = trio.CancelScope(deadline=trio.current_time() + self._timeout)
         if past is not None:
@@ -370,6 +373,8 @@ class RunHost:
             clear_stale(sentinel, permission_base(self.record.spec.permission_handler))
         except OSError as error:
             self.report("start", f"cannot remove what an earlier run left: {error}")
+        if sentinel is not None:
+            self._owe_sentinel()
 
     def check_sentinel(self) -> None:
         """Reports a sentinel that will not be writable while there is still a log to say so in."""
@@ -378,14 +383,18 @@ class RunHost:
             self.report("sentinel", f"cannot write {path}: its directory is missing or not writable")
 
     async def write_final_sentinel(self, outcome: Outcome) -> None:
-        """Writes the sentinel of the run's end; a parked run's stays as it was. What fails is told on stderr."""
+        """Writes the sentinel of the run's end; a parked run's stays as it was.
+
+        What fails is told on stderr, and left to the supervisor.
+        """
         path = self._around.sentinel_path
         if path is None or self._parked is not None:
             return
         try:
-            await trio.to_thread.run_sync(write_sentinel, path, outcome)
+            await trio.to_thread.run_sync(self._write_sentinel, path, outcome)
         except OSError as error:
             _logger.error("sentinel.not_written", path=path, error=str(error))
+            self._owe_sentinel()  # where there was no room for the mark before
 
     def report(self, source: str, message: str) -> None:
         """Tells of a problem beside the work: in the log, and on stderr."""
@@ -424,7 +433,7 @@ class RunHost:
 
     async def _write_parked(self, path: str, outcome: Outcome) -> None:
         if self._parked is outcome:
-            await trio.to_thread.run_sync(write_sentinel, path, outcome)
+            await trio.to_thread.run_sync(self._write_sentinel, path, outcome)
         if not self.is_parked:  # a prompt came meanwhile, and took away what was not there yet
             self._clear_sentinel()
 
@@ -454,10 +463,21 @@ class RunHost:
     def _remaining_seconds(self) -> float:
         return self._time_limit.deadline - trio.current_time()
 
+    def _write_sentinel(self, path: str, outcome: Outcome) -> None:
+        write_sentinel(path, outcome)
+        with contextlib.suppress(OSError):
+            remove_if_exists(self._due_path)
+
+    def _owe_sentinel(self) -> None:
+        """Leaves the mark for whoever settles the run if this process cannot."""
+        with contextlib.suppress(OSError):
+            self._due_path.touch(mode=0o600)
+
     def _clear_sentinel(self) -> None:
         path = self._around.sentinel_path
         if path is None:
             return
+        self._owe_sentinel()
         try:
             remove_if_exists(path)
         except OSError as error:

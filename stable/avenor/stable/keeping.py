@@ -1,7 +1,6 @@
 """The life of one runtime as its supervisor sees it: launched, followed over its link, and settled when it is dead."""
 
 import contextlib
-import os
 import time
 from functools import partial
 from typing import Final, Protocol
@@ -24,6 +23,7 @@ from avenor.stable.runtime import Runtime, Stage
 from avenor.stable.settle import (
     StillAlive,
     bridge,
+    is_unfinished,
     killed_outcome,
     lost_outcome,
     read_end,
@@ -121,8 +121,8 @@ class Keeper:
         with structlog.contextvars.bound_contextvars(runtime_id=runtime.id):
             runtime.stopped = await self._end_processes(runtime)
             outcome, seen_seq = await self._lost(runtime), runtime.hub.latest_seq
-            if not await self._write_end(runtime, outcome, seen_seq):
-                await self._write_late(runtime, outcome, seen_seq)
+            if not await self._write_end(runtime, outcome, seen_seq, is_told=True):
+                await self._write_late(runtime, outcome, seen_seq, is_told=True)
 
     async def kill(self, runtime: Runtime) -> None:
         """End a runtime and all that it started without asking it. Whoever keeps it settles it as ended by us."""
@@ -253,17 +253,18 @@ class Keeper:
             runtime.stopped = await self._end_processes(runtime)
         seen_seq = runtime.hub.latest_seq
         outcome = _seen_outcome(runtime) or await self._lost(runtime)
-        is_written = await self._write_end(runtime, outcome, seen_seq)
+        is_told = _is_in_sentinel(runtime, outcome)
+        is_written = await self._write_end(runtime, outcome, seen_seq, is_told=is_told)
         self._close(runtime)
         if not is_written:
-            await self._write_late(runtime, outcome, seen_seq)
+            await self._write_late(runtime, outcome, seen_seq, is_told=is_told)
 
-    async def _write_late(self, runtime: Runtime, outcome: Outcome, seen_seq: int) -> None:
+    async def _write_late(self, runtime: Runtime, outcome: Outcome, seen_seq: int, *, is_told: bool) -> None:
         """Write down, as soon as there is room for it, an end that clients know already."""
         # Polling: nothing tells that there is room again.
         while True:
             await trio.sleep(_LATE_SECONDS)
-            if await self._write_end(runtime, outcome, seen_seq):
+            if await self._write_end(runtime, outcome, seen_seq, is_told=is_told):
                 return
 
     def _close(self, runtime: Runtime) -> None:
@@ -312,11 +313,11 @@ class Keeper:
                 return None
             await trio.sleep(_LOCK_POLL_SECONDS)
 
-    async def _write_end(self, runtime: Runtime, outcome: Outcome, seen_seq: int) -> bool:
+    async def _write_end(self, runtime: Runtime, outcome: Outcome, seen_seq: int, *, is_told: bool) -> bool:
         """Tell the end of a runtime; False where there was no room for it, so that it must be done again."""
         is_written = True
         try:
-            await self._settle_when_free(runtime, outcome, seen_seq)
+            await self._settle_when_free(runtime, outcome, seen_seq, is_told=is_told)
             await catch_up(runtime)
         except OSError as error:
             is_written = not is_passing(error)
@@ -325,13 +326,13 @@ class Keeper:
             runtime.hub.fold.apply(_end_event(runtime, outcome))
         return is_written
 
-    async def _settle_when_free(self, runtime: Runtime, outcome: Outcome, seen_seq: int) -> None:
+    async def _settle_when_free(self, runtime: Runtime, outcome: Outcome, seen_seq: int, *, is_told: bool) -> None:
         # Polling: nothing tells that a lock was freed. It is held on only if the process that we know was not the
         # runtime, and by one that we were told of too late.
         while True:
             try:
                 await trio.to_thread.run_sync(
-                    partial(settle, runtime.directory, runtime.record, outcome, seen_seq=seen_seq)
+                    partial(settle, runtime.directory, runtime.record, outcome, seen_seq=seen_seq, is_told=is_told)
                 )
                 return
             except StillAlive:
@@ -356,15 +357,17 @@ class Keeper:
 
 
 def _is_told(runtime: Runtime) -> bool:
-    """Whether its end is in its log and its sentinel, and its socket gone.
-
-    What a client has seen may be in neither, on a full disk. The socket of one that was killed after that stays.
-    """
+    """Whether its end is in its log, and nothing is left to do. What a client has seen may not be, on a full disk."""
     try:
-        is_gone = not os.path.lexists(runtime.directory.socket_path)
-        return is_gone and os.path.exists(runtime.sentinel_file) and read_end(runtime.directory.log_path) is not None
+        return not is_unfinished(runtime.directory) and read_end(runtime.directory.log_path) is not None
     except OSError:
         return False
+
+
+def _is_in_sentinel(runtime: Runtime, outcome: Outcome) -> bool:
+    """Whether the runtime, unless its mark says otherwise, has told this outcome: as its end, or when it parked."""
+    state = runtime.state
+    return state.status == "ended" or (state.status == "idle" and state.stop_reason == outcome.stop_reason)
 
 
 def _seen_outcome(runtime: Runtime) -> Outcome | None:

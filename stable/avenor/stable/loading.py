@@ -3,6 +3,7 @@
 Everything here blocks: call it in a worker thread.
 """
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ import structlog
 from avenor.host import logfile
 from avenor.host.identity import ProcessId
 from avenor.host.rundir import RunDir
-from avenor.protocol.events import decode_event, decode_head
+from avenor.protocol.events import decode_head
 from avenor.protocol.snapshot import Fold
 from avenor.protocol.spec import Record
 from avenor.stable.identifiers import list_runtimes
@@ -44,10 +45,7 @@ def fold_log(directory: RunDir, record: Record) -> Fold:
     """The state that a whole log comes to."""
     fold = Fold(first_snapshot(directory, record, Stage.ENDED))
     for line in logfile.iter_lines(directory.log_path):
-        try:
-            fold.apply_line(decode_head(line), line)
-        except msgspec.DecodeError:  # no event of ours
-            continue
+        _apply_line(fold, line)
     return fold
 
 
@@ -61,7 +59,7 @@ def _load(directory: RunDir, probe: Callable[[Path], ProcessId | None]) -> Runti
         return None
     try:
         return _load_recorded(directory, record, probe)
-    except OSError as error:
+    except (OSError, msgspec.DecodeError) as error:
         _logger.error("runtime.unreadable", runtime_id=record.runtime_id, error=str(error))
         return None
 
@@ -97,8 +95,13 @@ def _load_recorded(directory: RunDir, record: Record, probe: Callable[[Path], Pr
     return runtime
 
 
+def _apply_line(fold: Fold, line: bytes) -> None:
+    with contextlib.suppress(msgspec.DecodeError):  # no event of ours
+        fold.apply_line(decode_head(line), line)
+
+
 def _apply_first(fold: Fold, directory: RunDir) -> None:
-    """What the beginning of a log tells: when it was, and of which kind."""
+    """What the beginning of a log tells: when it was, and of which kind. If it is no event of ours, it tells less."""
     line = next(logfile.iter_lines(directory.log_path), None)
     if line is not None:
-        fold.apply(decode_event(line))
+        _apply_line(fold, line)

@@ -23,7 +23,7 @@ from avenor.protocol.methods import Pruned, PruneParams
 from avenor.stable.identifiers import Identifiers
 from avenor.stable.registry import Registry
 from avenor.stable.runtime import Runtime, Stage
-from avenor.stable.settle import read_end
+from avenor.stable.settle import is_unfinished, read_end
 
 # No runtime's id, so that nobody takes what is left there for a runtime.
 _LEFT: Final = "pruned-"
@@ -161,7 +161,7 @@ def _set_aside(runtime: Runtime) -> str | None:
         if is_locked(directory.lock_path):  # not over, as we thought: whoever holds the lock lives
             return f"{runtime.id} stays: its process is still there"
         # `Keeper` is still at it: its end may not be on the disk, its sentinel not written, its tools not swept.
-        if os.path.lexists(directory.socket_path) or read_end(directory.log_path) is None:
+        if is_unfinished(directory) or read_end(directory.log_path) is None:
             return f"{runtime.id} stays: its end is not settled yet"
         os.rename(directory.path, directory.path.with_name(_LEFT + directory.path.name))
     except OSError as error:

@@ -34,10 +34,19 @@ class StillAlive(Exception):
     """The runtime's lock is held: it lives, and there is nothing to settle."""
 
 
-def settle(directory: RunDir, record: Record, outcome: Outcome, *, seen_seq: int = 0, is_swept: bool = True) -> RunEnd:
+def settle(
+    directory: RunDir,
+    record: Record,
+    outcome: Outcome,
+    *,
+    seen_seq: int = 0,
+    is_swept: bool = True,
+    is_told: bool = False,
+) -> RunEnd:
     """Give a dead runtime the end that its log tells, or else this one, and return it.
 
-    A sentinel is written where there is none, and where it is this outcome that counts.
+    A sentinel is written where it is due, as its mark says, and where it is this outcome that counts. One that is
+    missing may have been read and taken away, and its path be another run's by now.
 
     Args:
         directory: Its directory.
@@ -46,6 +55,7 @@ def settle(directory: RunDir, record: Record, outcome: Outcome, *, seen_seq: int
         seen_seq: The last event that came from it. What its log has not got of these is told to be lost.
         is_swept: Whether what it started is ended already. If not, its socket stays for a sign that this is to be done,
             and so do the worktrees of a manifest.
+        is_told: Whether the runtime has brought this outcome into its sentinel itself, unless that is due.
 
     Raises:
         StillAlive: It is not dead.
@@ -59,17 +69,22 @@ def settle(directory: RunDir, record: Record, outcome: Outcome, *, seen_seq: int
         end = read_end(directory.log_path)
         is_new = end is None
         if end is None:
+            if not is_told:
+                _put_due(directory)
             _put_socket(directory)
             failpoint("settle.before_log")
             end = _append_end(directory.log_path, record, outcome, seen_seq)
             failpoint("settle.after_log")
         path = record.spec.sentinel_file
-        if is_new and path is not None:
+        is_due = (is_new and not is_told) or directory.sentinel_due_path.exists()
+        if is_new and is_due and path is not None:
             # That of an earlier turn, which would be believed if this one could be written only later, or never.
             with contextlib.suppress(OSError):
                 remove_if_exists(path)
-        if path is not None and (is_new or not os.path.exists(path)):
+        if is_due and path is not None:
             _write_sentinel(path, _outcome(end, directory.log_path))
+        with contextlib.suppress(OSError):
+            directory.sentinel_due_path.unlink()
         if is_swept:
             _remove_worktrees(directory, record)
             _remove_socket(directory)
@@ -104,11 +119,27 @@ def bridge(directory: RunDir, record: Record, seen_seq: int) -> None:
         lock.release()
 
 
+def is_unfinished(directory: RunDir) -> bool:
+    """Whether something is left to do for a runtime whose log tells its end.
+
+    One that was killed leaves its socket, and one that could not write its sentinel says so. That the sentinel is
+    missing says nothing: whoever has read it may take it away.
+    """
+    return os.path.lexists(directory.socket_path) or directory.sentinel_due_path.exists()
+
+
 def read_end(log_path: Path) -> RunEnd | None:
     """The end that a log tells, None if it tells none."""
     line = logfile.last_line(log_path)
     event = None if line is None else _decode(line)
     return event if isinstance(event, RunEnd) else None
+
+
+def last_session(log_path: Path) -> str:
+    """The last session that a log tells of; empty if there was none."""
+    line = logfile.last_event_named(log_path, "session.start")
+    event = None if line is None else _decode(line)
+    return "" if event is None or event.session_id is UNSET else event.session_id
 
 
 def lost_outcome(
@@ -212,6 +243,15 @@ def _is_same(copy: str, log_path: Path) -> bool:
     return os.path.realpath(copy) == os.path.realpath(log_path)
 
 
+def _put_due(directory: RunDir) -> None:
+    """For the next to settle it, if the sentinel cannot be written once the log has this end."""
+    try:
+        directory.sentinel_due_path.touch(mode=0o600)
+    except OSError as error:
+        if is_passing(error):
+            raise
+
+
 def _put_socket(directory: RunDir) -> None:
     """For a runtime that never came up: what stands where its socket would be says that not all is told yet."""
     with contextlib.suppress(OSError):
@@ -260,7 +300,7 @@ def _outcome(end: RunEnd, log_path: Path) -> Outcome:
         status=_status(end.status),
         exit_code=end.exit_code,
         stop_reason=end.stop_reason,
-        session_id=_last_session(log_path) if end.session_id is UNSET else end.session_id,
+        session_id=last_session(log_path) if end.session_id is UNSET else end.session_id,
         reason=None if end.reason is UNSET else end.reason,
         run_id=end.run_id,
     )
@@ -268,12 +308,6 @@ def _outcome(end: RunEnd, log_path: Path) -> Outcome:
 
 def _status(word: str) -> Status:
     return Status(word) if word in set(Status) else Status.FAILED
-
-
-def _last_session(log_path: Path) -> str:
-    line = logfile.last_event_named(log_path, "session.start")
-    event = None if line is None else _decode(line)
-    return "" if event is None or event.session_id is UNSET else event.session_id
 
 
 def _decode(line: bytes) -> AnyEvent | None:

@@ -20,6 +20,7 @@ from avenor.stable.records import Surroundings, make_record, write_record
 from avenor.stable.registry import Registry
 from avenor.stable.requests import SpawnRequest, read_request, tell_refusal
 from avenor.stable.runtime import Runtime, Stage
+from avenor.stable.settle import last_session
 
 _logger: Final = structlog.get_logger()
 
@@ -142,8 +143,10 @@ async def _answer(runtime: Runtime, wait: Literal["session", "started"]) -> Spaw
         wait = "started"
     if wait == "session":
         await runtime.has_session.wait()
-    session_id = "" if runtime.record.config is not None else runtime.state.session_id
-    if runtime.failure is not None or runtime.process is None or (wait == "session" and session_id is None):
+    session_id = "" if runtime.record.config is not None else await _session_id(runtime)
+    # Of one that had ended before this supervisor there is no process, but its log tells that it came up.
+    was_up = runtime.process is not None or runtime.state.started_at is not None
+    if runtime.failure is not None or not was_up or (wait == "session" and session_id is None):
         await runtime.ended.wait()
         raise _failure(runtime)
     failpoint("spawn.before_answer")
@@ -153,6 +156,13 @@ async def _answer(runtime: Runtime, wait: Literal["session", "started"]) -> Spaw
         on_event=runtime.on_event,
         sentinel_file=runtime.sentinel_file,
     )
+
+
+async def _session_id(runtime: Runtime) -> str | None:
+    """Its last session; from its log, where of that only beginning and end were read."""
+    if runtime.is_summary:
+        return await trio.to_thread.run_sync(last_session, runtime.directory.log_path) or None
+    return runtime.state.session_id
 
 
 def _failure(runtime: Runtime) -> AvenorError:

@@ -34,6 +34,7 @@ from avenor.stable.retention import retain
 from avenor.stable.routing import add_routing
 from avenor.stable.runtime import Runtime, Stage
 from avenor.stable.serving import make_methods
+from avenor.stable.settle import is_unfinished
 from avenor.stable.shutdown import Shutdown
 from avenor.stable.spawning import Spawner
 
@@ -227,8 +228,7 @@ class Supervision:
             case Stage.QUEUED:
                 self._admission.enqueue(runtime.id)
             case _:
-                # A runtime takes its socket away when all is told, and `settle` does it in the place of a dead one.
-                if os.path.lexists(runtime.directory.socket_path):
+                if is_unfinished(runtime.directory):
                     self._spawn_task(self._keeper.finish, runtime)
                 if runtime.is_summary:
                     self._spawn_task(self._read_whole_log, runtime)
