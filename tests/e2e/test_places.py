@@ -1,10 +1,12 @@
 """Families: queue and limits, parking and reaping, idle timeout, idempotent spawns."""
 
+import os
+import signal
 from typing import Any
 
 import pytest
 
-from tests.e2e.harness import WAIT_SECONDS, Client, Place, Stable, is_alive, say, steps
+from tests.e2e.harness import WAIT_SECONDS, Client, Place, Stable, is_alive, read_log, say, steps
 from tests.helpers import eventually_sync
 
 
@@ -76,6 +78,28 @@ def test_the_oldest_parked_one_is_reaped(place: Place) -> None:
     client.call("wait", runtime_id="rt_2", until="done")
     client.spawn(place)
     eventually_sync(lambda: statuses(client)["rt_3"] == "ended", WAIT_SECONDS)
+
+
+def test_a_prompt_that_meets_the_reaping_is_carried_out(place: Place) -> None:
+    """The runtime, halted for the moment, has both before it: it accepts the prompt, and so does not end."""
+    stable = Stable(place, "--max-parked", "1")
+    client, other = stable.connect(), stable.connect()
+    first = client.spawn(place)["runtime_id"]
+    client.call("wait", runtime_id=first, until="done")
+    os.kill(stable.runtime_pid(first), signal.SIGSTOP)
+    prompt = client.send("prompt", runtime_id=first, text="more")
+    client.call("ping")  # the prompt is on its way
+    second = other.spawn(place)["runtime_id"]
+    other.call("wait", runtime_id=second, until="done")
+    other.call("ping")  # and so is what came of the second's parking
+    os.kill(stable.runtime_pid(first), signal.SIGCONT)
+    assert client.answer(prompt)["result"]["accepted"] is True
+    # When it parks again the second is the one that has parked longest.
+    assert client.call("wait", runtime_id=first, until="done")["outcome"] == "DONE"
+    eventually_sync(lambda: statuses(client) == {first: "idle", second: "ended"}, WAIT_SECONDS)
+    texts = [event["text"] for event in read_log(stable.log_path(first)) if event["event"] == "turn.start"]
+    assert texts == ["do it", "more"]
+    assert stable.sentinel(first).status == "DONE"
 
 
 def test_parked_ones_are_reaped_after_their_time(place: Place) -> None:

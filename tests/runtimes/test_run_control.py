@@ -26,6 +26,7 @@ from avenor.protocol.methods import (
     PromptAccepted,
     RouterHello,
     RouterLeft,
+    RouterReaped,
 )
 from avenor.protocol.outcomes import Status
 from avenor.protocol.peer import IncomingError, IncomingNotification, IncomingResult, Peer
@@ -277,6 +278,32 @@ async def test_a_router_names_clients_and_is_told_of_owners(tmp_path: Path) -> N
         assert notice["params"] == {"kind": "owner.changed", "runtime_id": "rt_1", "owner": "c6"}
         await link.call("router.left", RouterLeft(client="c6"), Ok)
         assert await link.note() == ("router.owner", {"owner": None})
+
+
+async def test_a_router_ends_a_run_only_while_it_is_parked(tmp_path: Path) -> None:
+    """Not while it works, and not once it has accepted a prompt; the outcome that it parked with stays."""
+    gate = trio.Event()
+
+    async def play(session: FakeSession, text: str) -> TurnStop:
+        await gate.wait()
+        return await play_echo(session, text)
+
+    async with served(tmp_path, FakeBackend(play), parks=True) as rig, open_link(rig.path) as link:
+        assert await link.call("router.reap", {}, RouterReaped) == RouterReaped(reaped=False)
+        gate.set()
+        await eventually(lambda: rig.fold.state.status == "idle")
+        gate = trio.Event()
+        await link.route("c5", "prompt", PromptAccepted, text="more")
+        assert await link.call("router.reap", {}, RouterReaped) == RouterReaped(reaped=False)
+        gate.set()
+        await eventually(lambda: rig.fold.state.status == "idle")
+        assert rig.host.result.final_output == "you said more"
+        assert await link.call("router.reap", {}, RouterReaped) == RouterReaped(reaped=True)
+        with pytest.raises(AvenorError):
+            await link.route("c5", "prompt", PromptAccepted, text="late")
+        await rig.host.finished.wait()
+        assert rig.sentinel is not None
+        assert rig.sentinel.status is Status.DONE
 
 
 async def test_a_routed_call_to_ping_and_cancel_is_answered_like_a_direct_one(tmp_path: Path) -> None:

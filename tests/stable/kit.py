@@ -46,6 +46,7 @@ from avenor.protocol.methods import (
     RouterLeft,
     RouterNotice,
     RouterOwner,
+    RouterReaped,
     ShuttingDown,
     wrap_event,
 )
@@ -82,6 +83,7 @@ class FakeRuntime:
         self._table.add("router.hello", NoParams, self._hello)
         self._table.add("router.call", RouterCall, self._route)
         self._table.add("router.left", RouterLeft, self._left)
+        self._table.add("router.reap", NoParams, self._reap)
         add_subscriptions(self._table, _OneHub(self.hub))
         self.server = ControlServer(self._table)
         self._dead = trio.Event()
@@ -112,14 +114,21 @@ class FakeRuntime:
 
     def emit(self, event: Event) -> None:
         """Log one event, and publish it."""
-        event.seq = self.hub.latest_seq + 1
-        event.ts = 1_700_000_000_000 + event.seq
-        event.run_id = self.record.run_id
-        event.runtime_id = self.id
-        line = encode_event(event)
+        self.emit_together(event)
+
+    def emit_together(self, *events: Event) -> None:
+        """Log events, and publish them all at once."""
+        lines: list[bytes] = []
+        for seq, event in enumerate(events, self.hub.latest_seq + 1):
+            event.seq = seq
+            event.ts = 1_700_000_000_000 + seq
+            event.run_id = self.record.run_id
+            event.runtime_id = self.id
+            lines.append(encode_event(event))
         with open(self.directory.log_path, "ab") as log:
-            log.write(line + b"\n")
-        self.hub.publish([wrap_event(line)], [EventHead(event_name(event), event.seq, event.ts)])
+            log.write(b"".join(line + b"\n" for line in lines))
+        heads = [EventHead(event_name(event), event.seq, event.ts) for event in events]
+        self.hub.publish([wrap_event(line) for line in lines], heads)
 
     def begin(self, session_id: str = "ses_1") -> None:
         """Get going: a session and a turn."""
@@ -177,6 +186,15 @@ class FakeRuntime:
         self.left.append(params.client)
         if self.owner == params.client:
             self.set_owner(None)
+
+    def _reap(self, call: Call, _params: NoParams) -> Any:
+        self.calls.append(("", "router.reap", {}))
+        if "router.reap" in self.behaviour:
+            return self.behaviour["router.reap"](call, {})
+        is_parked = self.hub.fold.state.status == "idle"
+        if is_parked:
+            self.end(keep_sentinel=True)
+        return RouterReaped(reaped=is_parked)
 
     def _own(self, client: str, *, force: bool) -> None:
         if self.owner not in (None, client) and not force:

@@ -10,7 +10,7 @@ from avenor.control.rpc import Call
 from avenor.protocol.errors import NotOwner
 from avenor.protocol.events import RunEnding
 from avenor.protocol.methods import Cancelled
-from avenor.stable import cancelling
+from avenor.stable import cancelling, link
 from tests.helpers import eventually
 from tests.stable.kit import SPAWN, Client, Stable, open_stable
 
@@ -184,6 +184,68 @@ async def test_one_below_that_does_not_listen_is_killed(tmp_path: Path, monkeypa
         stable.runtime("rt_2").behaviour["cancel"] = lambda _call, _params: _never()
         assert await client.call("cancel", runtime_id="rt_1") == {"ok": True, "left": []}
         assert "rt_2" in stable.launcher.ended
+        assert await outcomes(client) == ["KILLED"] * 4
+
+
+@pytest.mark.parametrize("who", ["owner", "nobody owns it", "force"])
+async def test_one_that_does_not_listen_is_killed_for_whoever_may_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Its owner, anybody if there is none, and whoever uses force; nothing goes on with it."""
+    monkeypatch.setattr(cancelling, "_PATIENCE_SECONDS", 0.1)
+    async with open_stable(tmp_path, on_crash="resume") as stable:
+        client, other = await stable.connect(), await stable.connect()
+        await family(stable, client)
+        stable.runtime("rt_1").behaviour["cancel"] = lambda _call, _params: _never()
+        if who == "nobody owns it":
+            await client.call("release", runtime_id="rt_1")
+        caller = client if who == "owner" else other
+        assert await caller.call("cancel", runtime_id="rt_1", force=who == "force") == {"ok": True, "left": []}
+        assert "rt_1" in stable.launcher.ended
+        assert await outcomes(client) == ["KILLED"] * 4
+
+
+async def test_one_that_does_not_listen_is_not_killed_for_who_may_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the runtime would say, if it said anything: another client owns it."""
+    monkeypatch.setattr(cancelling, "_PATIENCE_SECONDS", 0.1)
+    async with open_stable(tmp_path) as stable:
+        client, other = await stable.connect(), await stable.connect()
+        await family(stable, client)
+        stable.runtime("rt_1").behaviour["cancel"] = lambda _call, _params: _never()
+        refusal = await other.refusal("cancel", runtime_id="rt_1")
+        assert (refusal["code"], refusal["data"]["owner"]) == (-32010, "c1")
+        assert await outcomes(client) == [None] * 4
+
+
+async def test_one_that_still_starts_belongs_to_its_spawner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else ends it by being first; its spawner does, as soon as it is up."""
+    monkeypatch.setattr(cancelling, "_PATIENCE_SECONDS", 0.1)
+    async with open_stable(tmp_path) as stable:
+        client, other = await stable.connect(), await stable.connect()
+        stable.launcher.gate = trio.Event()
+        await client.send("spawn", **SPAWN)
+        await client.call("ping")
+        assert (await other.refusal("cancel", runtime_id="rt_1"))["code"] == -32010
+        cancel = await client.send("cancel", runtime_id="rt_1")
+        await eventually(lambda: "rt_1" in stable.launcher.ended)
+        stable.launcher.gate.set()
+        assert (await client.answer(cancel))["result"] == {"ok": True, "left": []}
+        assert await outcomes(client) == ["KILLED"]
+
+
+async def test_one_that_nothing_can_be_sent_to_is_killed_for_who_may_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal of other calls says to cancel it, so that must do something."""
+    monkeypatch.setattr(cancelling, "_PATIENCE_SECONDS", 0.1)
+    async with open_stable(tmp_path) as stable:
+        client, other = await stable.connect(), await stable.connect()
+        await family(stable, client)
+        monkeypatch.setattr(link, "_OUT_LIMIT_BYTES", -1)
+        assert (await other.refusal("cancel", runtime_id="rt_1"))["data"]["retryable"] is True
+        assert await client.call("cancel", runtime_id="rt_1") == {"ok": True, "left": []}
         assert await outcomes(client) == ["KILLED"] * 4
 
 

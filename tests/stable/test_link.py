@@ -118,6 +118,24 @@ async def test_a_call_after_the_death_fails_at_once(tmp_path: Path) -> None:
             await call.wait()
 
 
+async def test_who_leaves_before_there_is_a_connection_owns_nothing(tmp_path: Path) -> None:
+    """What it asked for is done, and right after it the runtime hears that it has left."""
+    runtime = make(tmp_path)
+    fake = FakeRuntime(runtime.directory.path)
+    link = runtime.link = Link(runtime, Ear())
+    claim = link.call("c3", "claim")
+    link.client_left("c3")
+    later = link.call("c4", "claim")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(fake.live)
+        nursery.start_soon(link.run)
+        assert msgspec.json.decode(await claim.wait()) == {"owner": "c3"}
+        assert msgspec.json.decode(await later.wait()) == {"owner": "c4"}
+        assert fake.left == ["c3"]
+        link.close()
+        fake.die()
+
+
 async def test_calls_that_nobody_reads_are_refused_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A runtime that is stuck cannot fill the supervisor's memory."""
     monkeypatch.setattr(link_module, "_WAITING_LIMIT", 2)

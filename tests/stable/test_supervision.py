@@ -2,11 +2,15 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
-from avenor.protocol.errors import SpawnError
+from avenor.control.rpc import Call
+from avenor.protocol.errors import MethodNotFound, SpawnError
+from avenor.protocol.events import TurnEnd, TurnStart
+from avenor.protocol.methods import RouterReaped
 from avenor.protocol.outcomes import Status, parse_sentinel
 from tests.helpers import eventually
 from tests.stable.kit import SPAWN, open_stable
@@ -385,6 +389,68 @@ async def test_the_oldest_parked_runtime_is_reaped(tmp_path: Path) -> None:
         assert stable.registry.live[0].id == "rt_2"
         first = await client.call("status", runtime_id="rt_1")
         assert sentinel_of(first["sentinel_file"]) is Status.DONE
+
+
+async def test_a_parked_runtime_that_has_accepted_a_prompt_is_not_reaped(tmp_path: Path) -> None:
+    """It refuses, since it knows of the prompt before its supervisor does; when it parks again, another one goes."""
+    async with open_stable(tmp_path, max_parked=1) as stable:
+        client = await stable.connect()
+        for runtime_id in ("rt_1", "rt_2", "rt_3"):
+            await stable.spawned(client)
+            if runtime_id == "rt_1":
+                stable.runtime(runtime_id).behaviour["router.reap"] = lambda _call, _params: RouterReaped(reaped=False)
+            stable.runtime(runtime_id).park()
+            await client.call("wait", runtime_id=runtime_id, until="done")
+        await stable.registry.resolve("rt_2").ended.wait()
+        first = stable.runtime("rt_1")
+        assert first.calls[1:] == [("", "router.reap", {})]
+        first.emit(TurnStart(text="more", source="control"))
+        first.park()
+        await stable.registry.resolve("rt_3").ended.wait()
+        assert [each.id for each in stable.registry.live] == ["rt_1"]
+
+
+async def test_a_drain_asks_again_when_a_runtime_that_would_not_go_parks_again(tmp_path: Path) -> None:
+    """Also if all that it did meanwhile came at once, so that it was never seen at work."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        runtime = stable.runtime("rt_1")
+        refused = trio.Event()
+
+        def refuse(_call: Call, _params: dict[str, Any]) -> RouterReaped:
+            del runtime.behaviour["router.reap"]
+            refused.set()
+            return RouterReaped(reaped=False)
+
+        runtime.behaviour["router.reap"] = refuse
+        runtime.park()
+        await client.call("wait", until="done")
+        await client.call("shutdown", mode="drain")
+        await refused.wait()
+        await eventually(lambda: stable.registry.resolve("rt_1").last_status == "running")
+        runtime.emit_together(TurnStart(text="more", source="control"), TurnEnd(stop_reason="end_turn"))
+        await stable.stopped.wait()
+        assert sentinel_of(str(tmp_path / "state/rt_1/sentinel.env")) is Status.DONE
+
+
+async def test_a_parked_runtime_of_an_older_version_is_asked_to_end_as_it_understands(tmp_path: Path) -> None:
+    """It knows no `router.reap`, and would else be kept for ever."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        runtime = stable.runtime("rt_1")
+
+        def unknown(_call: Call, _params: dict[str, Any]) -> RouterReaped:
+            raise MethodNotFound("there is no method 'router.reap' here")
+
+        runtime.behaviour["router.reap"] = unknown
+        runtime.park()
+        await client.call("wait", until="done")
+        await client.call("shutdown", mode="drain")
+        await stable.stopped.wait()
+        assert runtime.calls[1:] == [("", "router.reap", {}), ("supervisor", "shutdown", {"mode": "graceful"})]
+        assert sentinel_of(str(tmp_path / "state/rt_1/sentinel.env")) is Status.DONE
 
 
 async def test_parked_runtimes_hold_no_place(tmp_path: Path) -> None:

@@ -244,6 +244,12 @@ class RouterLeft(Params, frozen=True, kw_only=True):
     client: str
 
 
+class RouterReaped(msgspec.Struct, frozen=True, kw_only=True):
+    """`router.reap`: whether the runtime ends now. If not, it has accepted a prompt, or ends anyhow."""
+
+    reaped: bool
+
+
 class RouterNotice(Params, frozen=True, kw_only=True):
     """A notice for one of the router's clients."""
 

@@ -271,6 +271,10 @@ class RunHost:
         failpoint("cancel.begun")
         return True
 
+    def reap(self, cause: Cause) -> bool:
+        """Ends the run if it is parked, and has accepted no prompt since; False if it does not end by this."""
+        return self.is_parked and self.end(cause)
+
     def kill(self, cause: Cause) -> None:
         """Ends the run without any grace."""
         self.end(cause)

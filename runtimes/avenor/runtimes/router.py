@@ -22,7 +22,9 @@ from avenor.protocol.methods import (
     RouterLeft,
     RouterNotice,
     RouterOwner,
+    RouterReaped,
 )
+from avenor.runtimes.endings import Cause
 from avenor.runtimes.host import RunHost
 from avenor.runtimes.methods import RunMethods
 from avenor.runtimes.ownership import Client
@@ -54,6 +56,7 @@ class Router:
         self._table.add("router.hello", NoParams, self._hello)
         self._table.add("router.call", RouterCall, self._route)
         self._table.add("router.left", RouterLeft, self._left)
+        self._table.add("router.reap", NoParams, self._reap)
 
     def tell_through(self, server: ControlServer) -> None:
         """Tells clients through this server from now on."""
@@ -81,6 +84,9 @@ class Router:
     def _left(self, call: Call, params: RouterLeft) -> Ok:
         self._host.release_ownership(Client(connection=call.connection.client_id, name=params.client))
         return Ok()
+
+    def _reap(self, _call: Call, _params: NoParams) -> RouterReaped:
+        return RouterReaped(reaped=self._host.reap(Cause(stop_reason="cancelled", reason="reaped while it was parked")))
 
     def _owner_changed(self, before: Client | None) -> None:
         self._hub.touch()

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from avenor.control.rpc import Call
-from avenor.protocol.errors import AvenorError, BrokenError, Ended
+from avenor.protocol.errors import AvenorError, BrokenError, Ended, NotOwner, Refused
 from avenor.protocol.methods import Cancelled, OwnerTarget, Target
 from avenor.protocol.outcomes import Status
 from avenor.stable.keeping import Keeper, describe_left
@@ -58,7 +58,8 @@ class Canceller:
     def cancel(self, call: Call, params: OwnerTarget) -> Awaitable[Cancelled]:
         """Handler: answers when the run and all below it have ended, their processes are gone, and so are their own.
 
-        Who may not cancel the run leaves those below it alone, too. Who may need not own them.
+        Who may not cancel the run leaves those below it alone, too. Who may need not own them. The runtime says who
+        may, and one that does not listen is killed for whoever may by what it last said of its owner.
         """
         runtime = self._registry.resolve(params.runtime_id)
         _logger.info("cancel.requested", runtime_id=runtime.id, client=call.client_id)
@@ -71,8 +72,16 @@ class Canceller:
             if result is not None:
                 self.end_below(runtime)
 
-        answer = send(runtime, call.client_id, "cancel", params, note_answer)
-        return self._with_those_below(runtime, _wait_cancelled(runtime, answer))
+        def refusal() -> NotOwner | None:
+            return None if params.force else _refusal(runtime, call.client_id)
+
+        try:
+            answer = send(runtime, call.client_id, "cancel", params, note_answer)
+        except Refused:
+            if refusal() is not None:
+                raise
+            answer = _no_answer(runtime)
+        return self._with_those_below(runtime, self._wait_cancelled(runtime, answer, refusal))
 
     def note(self, runtime: Runtime) -> None:
         """Its events have told something new: if it was ordered to end, so are those below it."""
@@ -117,8 +126,46 @@ class Canceller:
                 _logger.warning("cancel.unanswered", runtime_id=runtime.id, error=error.message)
             await runtime.ended.wait()
             return
+        await self._kill_deaf(runtime)
+
+    async def _kill_deaf(self, runtime: Runtime) -> None:
         _logger.warning("runtime.deaf", runtime_id=runtime.id, patience_seconds=_PATIENCE_SECONDS)
         await self._keeper.kill(runtime)
+
+    async def _wait_cancelled(
+        self, runtime: Runtime, answer: Awaitable[msgspec.Raw], refusal: Callable[[], NotOwner | None]
+    ) -> Cancelled:
+        # For as long as this waits, the loss of its process is its end, and no other goes on with it.
+        runtime.cancels += 1
+        try:
+            result = await self._hear(runtime, answer, refusal)
+            if result is None:
+                return await _wait_ended(runtime)
+        except BrokenError:
+            # It died of something else meanwhile: then its end is what was asked for, and if not, nobody knows.
+            with trio.move_on_after(_LEAVE_SECONDS):
+                return await _wait_ended(runtime)
+            raise
+        finally:
+            runtime.cancels -= 1
+        with trio.move_on_after(_LEAVE_SECONDS):
+            await runtime.ended.wait()
+        return _decode_cancelled(result)
+
+    async def _hear(
+        self, runtime: Runtime, answer: Awaitable[msgspec.Raw], refusal: Callable[[], NotOwner | None]
+    ) -> msgspec.Raw | None:
+        """What a runtime answers to a cancel; None if it did not in time, and was killed.
+
+        Raises:
+            NotOwner: It did not in time, and this client may not end it.
+        """
+        with trio.move_on_after(_PATIENCE_SECONDS):
+            return await answer
+        if (refused := refusal()) is not None:
+            raise refused
+        await self._kill_deaf(runtime)
+        return None
 
     async def _with_those_below(self, runtime: Runtime, own: Awaitable[Cancelled]) -> Cancelled:
         answers = [await own]
@@ -168,21 +215,22 @@ def _is_ordered_to_end(runtime: Runtime) -> bool:
     return state.status == "ended" and state.outcome in _ORDERED
 
 
-async def _wait_cancelled(runtime: Runtime, answer: Awaitable[msgspec.Raw]) -> Cancelled:
-    # For as long as this waits, the loss of its process is its end, and no other goes on with it.
-    runtime.cancels += 1
-    try:
-        result = await answer
-    except BrokenError:
-        # It died of something else meanwhile: then its end is what was asked for, and if not, nobody knows.
-        with trio.move_on_after(_LEAVE_SECONDS):
-            return await _wait_ended(runtime)
-        raise
-    finally:
-        runtime.cancels -= 1
-    with trio.move_on_after(_LEAVE_SECONDS):
-        await runtime.ended.wait()
-    return _decode_cancelled(result)
+def _refusal(runtime: Runtime, client: str) -> NotOwner | None:
+    """Why a client may not end a runtime that does not say so itself; None if it may."""
+    # Before there is a connection nobody owns it yet, and its spawner is about to.
+    owner = runtime.state.owner if runtime.started.is_set() else runtime.spawner
+    if owner in (None, client):
+        return None
+    return NotOwner(
+        f"client {owner} owns runtime {runtime.id}, which does not answer: use force to end it anyhow",
+        data={"owner": owner, "runtime_id": runtime.id},
+    )
+
+
+async def _no_answer(runtime: Runtime) -> msgspec.Raw:
+    """In the place of the answer to a call that could not be sent."""
+    await runtime.ended.wait()
+    raise BrokenError(f"runtime {runtime.id} has ended without an answer", data={"runtime_id": runtime.id})
 
 
 async def _wait_ended(runtime: Runtime) -> Cancelled:

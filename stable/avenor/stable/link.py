@@ -152,29 +152,29 @@ class Link:
         Raises:
             Refused: The runtime does not read what is sent to it.
         """
-        if len(self._out) > _OUT_LIMIT_BYTES or len(self._waiting) >= _WAITING_LIMIT:
-            raise Refused(
-                f"runtime {self._runtime.id} does not read what is sent to it; cancel it, or try again later",
-                data={"runtime_id": self._runtime.id},
-                retryable=True,
-            )
-        self._named.add(client)
         passed = msgspec.UNSET if params is None else params
-        call = Call("router.call", RouterCall(client=client, method=method, params=passed), on_answer)
-        if self._is_over.is_set():
-            call.give_up(self._gone())
-        elif self._socket is None:
-            self._waiting.append(call)
-        else:
-            self._transmit(call)
+        call = self._send(Call("router.call", RouterCall(client=client, method=method, params=passed), on_answer))
+        self._named.add(client)
         return call
 
+    def reap(self, on_answer: Callable[[msgspec.Raw | None], None]) -> Call:
+        """Ask the runtime to end if it is parked: it alone knows what it has accepted. For `on_answer` see `Call`.
+
+        Raises:
+            Refused: The runtime does not read what is sent to it.
+        """
+        return self._send(Call("router.reap", {}, on_answer))
+
     def client_left(self, client: str) -> None:
-        """Tell that a client has disconnected, if it was ever named here."""
-        if client in self._named:
-            self._named.discard(client)
-            if self._socket is not None:
-                self._write(self._peer.notify("router.left", RouterLeft(client=client)))
+        """Tell that a client has disconnected, if it was ever named here, and after all that it has called."""
+        if client not in self._named:
+            return
+        self._named.discard(client)
+        left = RouterLeft(client=client)
+        if self._socket is not None:
+            self._write(self._peer.notify("router.left", left))
+        elif not self.is_over:
+            self._waiting.append(Call("router.left", left))
 
     def close(self) -> None:
         """The process at the other end is dead: what is in the socket still comes, but no new connection is made."""
@@ -319,6 +319,21 @@ class Link:
         if self._runtime.state.owner != owner:
             self._runtime.state.owner = owner
             self._runtime.revise()
+
+    def _send(self, call: Call) -> Call:
+        if len(self._out) > _OUT_LIMIT_BYTES or len(self._waiting) >= _WAITING_LIMIT:
+            raise Refused(
+                f"runtime {self._runtime.id} does not read what is sent to it; cancel it, or try again later",
+                data={"runtime_id": self._runtime.id},
+                retryable=True,
+            )
+        if self._is_over.is_set():
+            call.give_up(self._gone())
+        elif self._socket is None:
+            self._waiting.append(call)
+        else:
+            self._transmit(call)
+        return call
 
     def _transmit(self, call: Call) -> None:
         request_id, line = self._peer.request(call.method, call.params)

@@ -17,6 +17,7 @@ import trio
 from avenor.control.rpc import MethodTable
 from avenor.control.server import ControlServer
 from avenor.protocol.errors import Refused
+from avenor.protocol.methods import RouterReaped
 from avenor.stable.admission import Admission, Limits
 from avenor.stable.cancelling import Canceller
 from avenor.stable.durability import Durability
@@ -46,6 +47,7 @@ _SELF_KILL_SECONDS: Final = 1.0
 _KILL_SECONDS: Final = 8.0
 
 _logger: Final = structlog.get_logger()
+_decode_reaped: Final = msgspec.json.Decoder(RouterReaped).decode
 
 
 class Supervision:
@@ -134,7 +136,7 @@ class Supervision:
         while self._registry.live:
             for runtime in self._registry.live:
                 if runtime.state.status == "idle":
-                    self._ask_to_end(runtime, "graceful")
+                    self._reap(runtime)
             await self._changed.park()
 
     async def wait_changed(self) -> None:
@@ -267,8 +269,25 @@ class Supervision:
         for runtime_id in self._admission.park(runtime.id):
             surplus = self._registry.get(runtime_id)
             if surplus is not None:
-                _logger.info("parked.reaped", runtime_id=runtime_id)
-                self._ask_to_end(surplus, "graceful")
+                self._reap(surplus)
+
+    def _reap(self, runtime: Runtime) -> None:
+        """Have a parked runtime end, unless it has accepted a prompt of which its events do not tell yet."""
+
+        def note_answer(result: msgspec.Raw | None) -> None:
+            if result is None:  # one of a version that cannot decide it itself
+                if runtime.state.status == "idle":
+                    self._ask_to_end(runtime, "graceful")
+            elif _decode_reaped(result).reaped:
+                _logger.info("parked.reaped", runtime_id=runtime.id)
+            else:  # it works again; when it parks anew that is news, however soon
+                runtime.last_status = "running"
+
+        assert runtime.link is not None
+        try:
+            runtime.link.reap(note_answer)
+        except Refused as error:
+            _logger.warning("runtime.deaf", runtime_id=runtime.id, error=error.message)
 
     def _ask_to_end(self, runtime: Runtime, mode: str) -> None:
         """Ask as an operator may, whoever owns it; what a parked runtime's sentinel says stays."""
