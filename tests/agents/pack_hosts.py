@@ -72,9 +72,8 @@ class User:
         self.run(["avenor", "control", "--socket", str(socket), "shutdown", "kill"], self.home)
 
     def processes(self) -> list[str]:
-        """The command lines of all that runs in this home."""
-        found = tree.tagged("HOME", str(self.home))
-        return [Path(f"/proc/{p.id.pid}/cmdline").read_text().replace("\0", " ") for p in found if not p.is_dead]
+        """The names of all that runs in this home."""
+        return [found.name for found in tree.tagged("HOME", str(self.home))]
 
 
 def _opencode(root: Path, _repository: Path, models: Models) -> User:
