@@ -158,6 +158,50 @@ def test_an_end_at_the_descriptor_limit_is_told_as_it_was(stable: Stable) -> Non
     assert stable.shutdown() == 0
 
 
+@pytest.mark.parametrize("way", ["cancelled", "by itself"])
+def test_a_run_that_ends_at_the_descriptor_limit_is_over(stable: Stable, way: str) -> None:
+    """While its supervisor can open nothing: whoever waits for its end is answered at once. Afterwards its sentinel is
+    there, it can be pruned, and no drain waits for it.
+    """
+    place, client = stable.place, stable.connect()
+    gate = place.work / "gate"
+    script = place.script(steps({"do": "wait_for", "path": str(gate)}, {"do": "stop", "reason": "zz"}))
+    runtime_id = client.spawn(place, script=script)["runtime_id"]
+    with without_descriptors(stable.process.pid):
+        if way == "by itself":
+            gate.touch()
+            eventually_sync(lambda: client.call("status", runtime_id=runtime_id)["pid"] is None, WAIT_SECONDS)
+        assert client.call("cancel", runtime_id=runtime_id) == {"ok": True, "left": []}
+        assert client.call("status", runtime_id=runtime_id)["status"] == "ended"
+    eventually_sync((stable.state / runtime_id / "sentinel.env").exists, WAIT_SECONDS)
+    assert stable.sentinel(runtime_id).stop_reason == ("zz" if way == "by itself" else "cancelled")
+    assert client.call("prune", keep="0s") == {"pruned": [runtime_id]}
+    assert stable.shutdown("drain") == 0
+
+
+def test_a_run_that_is_lost_at_the_descriptor_limit_goes_on_when_there_are_some(place: Place) -> None:
+    """With `--on-crash resume`, its supervisor waits for descriptors; it does not stay running without a process."""
+    stable = Stable(place, "--on-crash", "resume")
+    client = stable.connect()
+    gate = place.work / "gate"
+    victim = client.spawn(place, script=place.script(steps({"do": "wait_for", "path": str(gate)})))["runtime_id"]
+    other = client.spawn(place)["runtime_id"]
+    client.call("subscribe")
+    client.call("wait", runtime_id=other, until="done")
+    pid = stable.runtime_pid(victim)
+    with without_descriptors(stable.process.pid):
+        os.kill(pid, signal.SIGKILL)
+        eventually_sync(lambda: not is_alive(pid), WAIT_SECONDS)
+        for _ in range(3):  # the loss has long been noticed when these have ended
+            client.call("prompt", runtime_id=other, text="more")
+            client.call("wait", runtime_id=other, until="done")
+    client.wait_event("run.resumed", victim)
+    gate.touch()
+    assert client.call("wait", runtime_id=victim, until="done")["outcome"] == "DONE"
+    assert client.call("status", runtime_id=victim)["pid"] not in (None, pid)
+    assert stable.shutdown("drain") == 0
+
+
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_steps_of_the_clock_move_no_deadline(place: Place) -> None:
     """The wall clock goes a day ahead, then two days back: timeouts, silences and waits take what they take, and the

@@ -15,7 +15,7 @@ import pytest
 
 from avenor.host.identity import ProcessId, boot_id, is_alive
 from avenor.host.tree import TREE, children
-from tests.e2e.harness import WAIT_SECONDS, Client, Place, Stable, say, steps
+from tests.e2e.harness import WAIT_SECONDS, Client, Place, Stable, commands, say, steps
 from tests.e2e.stubborn import TOOLS, tool_command
 from tests.helpers import eventually_sync
 
@@ -297,3 +297,34 @@ def test_tools_that_daemonise_themselves_leave_no_zombies(stable: Stable) -> Non
     ended = client.call("wait", runtime_id=runtime_id, until="done")
     assert ended["outcome"] == "FAILED"
     assert "7" in ended["reason"], ended
+
+
+def test_a_sweep_spares_what_was_there_before_the_supervisor(place: Place) -> None:
+    """`sh -c 'other & exec avenor stable'`: the other is its child, and what that leaves behind comes to it, too. The
+    loss of a runtime ends what this has started, and neither of them.
+    """
+    tool, other, orphan = place.sleeper(), place.sleeper(), place.sleeper()
+    fifo = place.path / "fifo"
+    os.mkfifo(fifo)
+    # Its shell ends after the supervisor has come up, and leaves a process behind.
+    leaving = f"read word < {fifo}; setsid {orphan} &"
+
+    def start_others() -> None:
+        for command in (f"exec {other}", leaving):
+            os.posix_spawnp("sh", ["sh", "-c", f"exec > /dev/null 2>&1; {command}"], os.environ)
+
+    stable = Stable(place, setup=start_others)
+    client = stable.connect()
+    command = {"do": "run", "command": f"setsid {tool} &", "background": True}
+    runtime_id = client.spawn(place, script=place.script(steps(command, {"do": "hang"})))["runtime_id"]
+    fifo.write_text("leave\n")
+    spared = [*eventually_sync(lambda: commands(orphan), WAIT_SECONDS), *commands(other)]
+    eventually_sync(lambda: set(spared) <= set(children(stable.process.pid)), WAIT_SECONDS)
+    eventually_sync(lambda: commands(tool), WAIT_SECONDS)
+    os.kill(stable.runtime_pid(runtime_id), signal.SIGKILL)
+    ended = client.call("wait", runtime_id=runtime_id, until="done")
+    assert (ended["stop_reason"], ended["left_processes"]) == ("runtime_lost", [])
+    assert commands(tool) == []
+    assert [*commands(orphan), *commands(other)] == spared
+    assert stable.shutdown() == 0
+    assert [*commands(orphan), *commands(other)] == spared

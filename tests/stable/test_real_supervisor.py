@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from avenor.host.identity import process_id
-from avenor.host.tree import descendants
+from avenor.host.tree import children, descendants
 from avenor.protocol.outcomes import Outcome, parse_sentinel
 from tests.helpers import eventually
 from tests.stable.kit import SPAWN, Client
@@ -184,6 +184,41 @@ async def test_a_start_that_cannot_bind_says_so(tmp_path: Path, supervisors: lis
     assert await stable.wait() == 1
     assert (tmp_path / "s.sock").read_text() == "mine"
     assert "reason=start_failed" in stable.tombstone.read_text()
+
+
+async def test_a_start_that_fails_does_not_deny_the_supervisor_that_lives(
+    tmp_path: Path, supervisors: list[Started]
+) -> None:
+    """Its state directory cannot be made, and on its socket is another one: no tombstone says that none is there."""
+    first = start(supervisors, tmp_path)
+    await first.connect()
+    (tmp_path / "file").touch()
+    second = start(supervisors, tmp_path, state_dir=str(tmp_path / "file/state"))
+    assert await second.wait() == 1
+    assert not first.tombstone.exists()
+    first.process.send_signal(signal.SIGKILL)
+    await first.wait()
+    third = start(supervisors, tmp_path, state_dir=str(tmp_path / "file/state"))
+    assert await third.wait() == 1
+    assert f"reason=start_failed pid={third.process.pid} " in first.tombstone.read_text()
+
+
+async def test_a_supervisor_that_inherits_ignored_ends_of_children_learns_of_them(
+    tmp_path: Path, supervisors: list[Started]
+) -> None:
+    """SIGCHLD was ignored by whoever started it: its zygote may die all the same, and its own end is in good order."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        stable = start(supervisors, tmp_path)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    client = await stable.connect()
+    killed = stable.zygote()
+    os.kill(killed, signal.SIGKILL)
+    await eventually(lambda: children(stable.process.pid) not in ([], [killed]))
+    await client.call("shutdown")
+    assert await stable.wait() == 0
+    assert "reason=shutdown" in stable.tombstone.read_text()
 
 
 async def test_runtimes_outlive_a_detached_supervisor(tmp_path: Path, supervisors: list[Started]) -> None:

@@ -1,5 +1,6 @@
 """What the supervisor does with runtimes, over its real socket, with fake runtimes."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ import pytest
 import trio
 
 from avenor.control.rpc import Call
+from avenor.host.ladder import StopResult
 from avenor.protocol.errors import MethodNotFound, SpawnError
-from avenor.protocol.events import TurnEnd, TurnStart
+from avenor.protocol.events import EventHead, TurnEnd, TurnStart
 from avenor.protocol.methods import RouterReaped
 from avenor.protocol.outcomes import Status, parse_sentinel
 from tests.helpers import eventually
-from tests.stable.kit import SPAWN, open_stable
+from tests.stable.kit import SPAWN, FakeLauncher, open_stable
 
 
 def sentinel_of(path: str) -> Status:
@@ -227,6 +229,51 @@ async def test_a_killed_runtime_is_settled_as_lost(tmp_path: Path) -> None:
         assert stable.launcher.ended == ["rt_1"]
         await eventually(lambda: os.path.exists(status["sentinel_file"]))
         assert sentinel_of(status["sentinel_file"]) is Status.FAILED
+
+
+async def test_a_fault_while_an_end_is_settled_leaves_no_runtime_to_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is settled all the same, as it would have been, and a drain does not wait for ever."""
+    faults = [RuntimeError("a fault of ours"), OSError(errno.EIO, "a fault of the system")]
+
+    async def exit_status(_launcher: FakeLauncher, _path: Path) -> int | None:
+        if faults:
+            raise faults.pop()
+        return -9
+
+    monkeypatch.setattr(FakeLauncher, "exit_status", exit_status)
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await client.call("subscribe")
+        await stable.spawned(client)
+        stable.runtime("rt_1").die()
+        end = await client.wait_event("run.end")
+        assert (end["stop_reason"], faults) == ("runtime_lost", [])
+        await client.call("shutdown", mode="drain")
+        await stable.stopped.wait()
+
+
+async def test_a_fault_in_a_link_leaves_no_runtime_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came over it could not be passed on: it is connected anew, no event is lost, and cancel works."""
+    faults = [OSError(errno.EMFILE, "no descriptor left")]
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await client.call("subscribe")
+        hub = stable.registry.resolve(await stable.spawned(client)).hub
+        publish = hub.publish
+
+        def fail_first(notes: list[bytes], heads: list[EventHead]) -> None:
+            if faults:
+                raise faults.pop()
+            publish(notes, heads)
+
+        monkeypatch.setattr(hub, "publish", fail_first)
+        stable.runtime("rt_1").park()
+        await client.wait_event("turn.end")
+        assert [event["seq"] for event in client.events] == [1, 2, 3, 4]
+        assert faults == []
+        assert await client.call("cancel") == {"ok": True, "left": []}
 
 
 async def test_cancel_is_answered_when_the_runtime_is_gone(tmp_path: Path) -> None:
@@ -492,6 +539,27 @@ async def test_a_graceful_shutdown_kills_what_does_not_end(tmp_path: Path) -> No
         await client.call("shutdown")
         await stable.stopped.wait()
         assert stable.launcher.ended[0] == "rt_1"
+        assert sentinel_of(str(tmp_path / "state/rt_1/sentinel.env")) is Status.KILLED
+
+
+async def test_a_kill_waits_for_what_it_needs_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no descriptor at the first look: the supervisor does not break, and ends what it was to end."""
+    faults = [OSError(errno.EMFILE, "no descriptor left")]
+    end = FakeLauncher.end
+
+    async def fail_first(launcher: FakeLauncher, path: Path) -> StopResult:
+        if faults:
+            raise faults.pop()
+        return await end(launcher, path)
+
+    monkeypatch.setattr(FakeLauncher, "end", fail_first)
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        stable.runtime("rt_1").behaviour["shutdown"] = lambda _call, _params: _never(int)
+        await client.call("shutdown", mode="kill")
+        await stable.stopped.wait()
+        assert (faults, stable.registry.live) == ([], ())
         assert sentinel_of(str(tmp_path / "state/rt_1/sentinel.env")) is Status.KILLED
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "SocketPathTooLong",
     "bind_listener",
     "dial",
+    "has_server",
     "peer_uid",
     "remove_if_ours",
     "socket_inode",
@@ -89,6 +90,25 @@ def bind_listener(path: str | Path, *, allow_long_path: bool = True) -> socket.s
             if error.errno == errno.EADDRINUSE:
                 raise _in_use(target) from error
             raise
+
+
+def has_server(path: str | Path) -> bool:
+    """Whether somebody listens at a path, or may: where it cannot be found out, there is somebody.
+
+    Raises:
+        OSError: There is no descriptor left to look with.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            with short_address(path) as address:
+                probe.connect(address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError as error:
+            # A full backlog, another kind of socket, no permission: alive, or not ours to judge.
+            return error.errno != errno.ENAMETOOLONG
+        return True
 
 
 def socket_inode(path: str | Path) -> int:
@@ -162,22 +182,9 @@ def _clear_stale(target: Path) -> None:
         return
     if not is_socket:
         raise NotASocket(f"{target} is not a socket and is left alone; choose another path", data={"path": str(target)})
-    if _has_server(target):
+    if has_server(target):
         raise _in_use(target)
     target.unlink()
-
-
-def _has_server(target: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            with short_address(target) as address:
-                probe.connect(address)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True  # a full backlog, another kind of socket, no permission: alive, or not ours to judge
-        return True
 
 
 def _listen(target: Path) -> socket.socket:

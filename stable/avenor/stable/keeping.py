@@ -2,8 +2,9 @@
 
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import structlog
 import trio
@@ -35,8 +36,11 @@ from avenor.stable.settle import (
 _DRAIN_SECONDS: Final = 2.0
 _LOCK_POLL_SECONDS: Final = 0.05
 _LATE_SECONDS: Final = 0.5
-# After so long without what a sweep needs it is told that nothing is proven.
-_SWEEP_SECONDS: Final = 30.0
+# After so long without what a look needs it counts as failed; of a sweep it is told that nothing is proven.
+_SHORTAGE_SECONDS: Final = 30.0
+_LAST_RETRY_SECONDS: Final = 60.0
+
+T = TypeVar("T")
 
 _logger: Final = structlog.get_logger()
 
@@ -87,9 +91,9 @@ class Keeper:
             else:
                 took_ms = round((trio.current_time() - started_at) * 1000, 1)
                 _logger.info("runtime.launched", pid=runtime.process and runtime.process.pid, took_ms=took_ms)
-                await self._keep(runtime)
+                await self._see_through(self._keep, runtime)
                 return
-            await self._settle(runtime)
+            await self._see_through(self._settle, runtime)
 
     async def adopt(self, runtime: Runtime) -> None:
         """Keep a runtime that lives already until its end is settled.
@@ -98,7 +102,7 @@ class Keeper:
         """
         with structlog.contextvars.bound_contextvars(runtime_id=runtime.id):
             failpoint("adopt.begun")
-            await self._keep(runtime)
+            await self._see_through(self._keep, runtime)
 
     async def end_queued(self, runtime: Runtime) -> None:
         """End a runtime that was never launched."""
@@ -108,10 +112,7 @@ class Keeper:
     async def settle(self, runtime: Runtime) -> None:
         """Settle a runtime that is dead, or was never alive, unless it goes on; one that turns out to live is kept."""
         with structlog.contextvars.bound_contextvars(runtime_id=runtime.id):
-            if runtime.stage is Stage.LOST and (await self._resume(runtime) or await self._turns_out_alive(runtime)):
-                await self._keep(runtime)
-            else:
-                await self._settle(runtime)
+            await self._see_through(self._settle_unless_it_goes_on, runtime)
 
     async def finish(self, runtime: Runtime) -> None:
         """Do what is left for a runtime whose log tells its end, and perhaps its sentinel does not, or its tools live.
@@ -128,7 +129,28 @@ class Keeper:
         """End a runtime and all that it started without asking it. Whoever keeps it settles it as ended by us."""
         if runtime.end is None:
             runtime.end = killed_outcome(runtime.record, runtime.state)
-        runtime.stopped = await self._launcher.end(runtime.directory.path)
+        runtime.stopped = await self._end_processes(runtime)
+
+    async def _see_through(self, step: Callable[[Runtime], Awaitable[None]], runtime: Runtime) -> None:
+        """Do what is left for a runtime until its end is settled; what breaks is begun again, for nobody else does."""
+        delay = _LATE_SECONDS
+        while True:
+            try:
+                await step(runtime)
+                return
+            except* Exception:  # supervision boundary: one runtime
+                _logger.exception("runtime.keeping_failed")
+            if runtime.ended.is_set():
+                return
+            await trio.sleep(delay)
+            delay = min(delay * 2, _LAST_RETRY_SECONDS)
+            step = self._settle_unless_it_goes_on if runtime.process is None else self._keep
+
+    async def _settle_unless_it_goes_on(self, runtime: Runtime) -> None:
+        if runtime.stage is Stage.LOST and (await self._resume(runtime) or await self._turns_out_alive(runtime)):
+            await self._keep(runtime)
+        else:
+            await self._settle(runtime)
 
     async def _bring_up(self, runtime: Runtime) -> None:
         problem: OSError | None = None
@@ -166,7 +188,8 @@ class Keeper:
         """Start a new process for a runtime whose process was lost, if it is to go on."""
         if runtime.record.on_crash != "resume":
             return False
-        await self._read_rest(runtime)
+        # Whether it has ended must be known: then no other process goes on.
+        await self._read_rest(runtime, is_patient=True)
         if runtime.state.status == "ended":
             return False
         if self._resuming.leaves_to_next:
@@ -183,10 +206,9 @@ class Keeper:
         state = runtime.state
         state.owner = state.pid = None
         runtime.stage = Stage.LAUNCHING
-        if runtime.link is None or runtime.link.is_over:
-            runtime.link = Link(runtime, self._listener)  # what clients ask meanwhile waits in it
+        self._renew_link(runtime)  # what clients ask meanwhile waits in it
         runtime.revise()
-        if self._take_late(runtime):
+        if await self._take_late(runtime):
             return None
         # Nothing may work on beside the new process.
         runtime.stopped = await self._end_processes(runtime)
@@ -209,9 +231,15 @@ class Keeper:
         with contextlib.suppress(StillAlive):  # it has come up meanwhile, and writes itself
             await trio.to_thread.run_sync(bridge, runtime.directory, runtime.record, runtime.hub.latest_seq)
 
-    def _take_late(self, runtime: Runtime) -> bool:
+    def _renew_link(self, runtime: Runtime) -> Link:
+        """A link that connects: the old one, unless it is over."""
+        if runtime.link is None or runtime.link.is_over:
+            runtime.link = Link(runtime, self._listener)
+        return runtime.link
+
+    async def _take_late(self, runtime: Runtime) -> bool:
         """Take a process that was slow to start, and has come up after all."""
-        process = self._launcher.probe(runtime.directory.path)
+        process = await self._probe(runtime)
         if process is not None:
             runtime.process, runtime.stage = process, Stage.LIVE
             runtime.state.pid = process.pid
@@ -223,20 +251,20 @@ class Keeper:
             runtime.process, runtime.stage = process, Stage.LIVE
         return process is not None
 
-    async def _read_rest(self, runtime: Runtime) -> None:
+    async def _read_rest(self, runtime: Runtime, *, is_patient: bool = False) -> None:
         """Take what the runtime has written, and its link has not brought."""
         try:
-            await catch_up(runtime)
+            await (_when_possible(partial(catch_up, runtime)) if is_patient else catch_up(runtime))
         except OSError as error:
             _logger.error("log.unreadable", error=str(error))
 
     async def _follow(self, runtime: Runtime) -> None:
         assert runtime.process is not None
-        assert runtime.link is not None
+        link = self._renew_link(runtime)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(runtime.link.run)
+            nursery.start_soon(link.run)
             await wait_dead(runtime.process)
-            runtime.link.close()
+            link.close()
             nursery.cancel_scope.deadline = trio.current_time() + _DRAIN_SECONDS
 
     async def _settle(self, runtime: Runtime) -> None:
@@ -283,16 +311,23 @@ class Keeper:
             event.set()
 
     async def _end_processes(self, runtime: Runtime) -> StopResult:
-        deadline = trio.current_time() + _SWEEP_SECONDS
-        while True:
-            try:
-                return await self._launcher.end(runtime.directory.path)
-            except OSError as error:  # no descriptor left to look with
-                _logger.error("runtime.not_swept", error=str(error))
-                if trio.current_time() > deadline or not is_passing(error):
-                    return StopResult(unverified=str(error))
-            # Polling: nothing tells that there are descriptors again.
-            await trio.sleep(_LATE_SECONDS)
+        try:
+            return await _when_possible(partial(self._launcher.end, runtime.directory.path))
+        except OSError as error:
+            _logger.error("runtime.not_swept", error=str(error))
+            return StopResult(unverified=str(error))
+
+    async def _probe(self, runtime: Runtime) -> ProcessId | None:
+        """The living process of a runtime; None also where it cannot be looked for."""
+
+        async def probe() -> ProcessId | None:
+            return self._launcher.probe(runtime.directory.path)
+
+        try:
+            return await _when_possible(probe)
+        except OSError as error:
+            _logger.error("runtime.not_probed", error=str(error))
+            return None
 
     async def _find_alive(self, runtime: Runtime) -> ProcessId | None:
         """The process of a runtime that came up late; None if its end is written, so that none can come any more."""
@@ -306,7 +341,7 @@ class Keeper:
                 )
                 return None
             except StillAlive:
-                if (process := self._launcher.probe(runtime.directory.path)) is not None:
+                if (process := await self._probe(runtime)) is not None:
                     return process
             except OSError as error:
                 _logger.error("settle.failed", error=str(error))
@@ -354,6 +389,23 @@ class Keeper:
         return lost_outcome(
             runtime.record, state.session_id, status=status, was_up=was_up, not_resumed=runtime.not_resumed
         )
+
+
+async def _when_possible(look: Callable[[], Awaitable[T]]) -> T:
+    """What a look comes to that needs descriptors, repeated for a while if there are none.
+
+    Raises:
+        OSError: There were none for too long, or it failed for another reason.
+    """
+    deadline = trio.current_time() + _SHORTAGE_SECONDS
+    while True:
+        try:
+            return await look()
+        except OSError as error:
+            if trio.current_time() > deadline or not is_passing(error):
+                raise
+        # Polling: nothing tells that there are descriptors again.
+        await trio.sleep(_LATE_SECONDS)
 
 
 def _is_told(runtime: Runtime) -> bool:

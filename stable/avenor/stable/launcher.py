@@ -3,6 +3,7 @@
 A launcher is given the path of a runtime's directory and nothing else. What to run is in the record there.
 """
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterable
@@ -65,6 +66,8 @@ class Launcher(Protocol):
 class LocalLauncher:
     """Runtimes as processes of this machine: forked from the zygote, or started plainly while there is none.
 
+    Make it before anything is started here: children that are there already are not ours.
+
     Args:
         zygote: Kept by somebody else.
         live_paths: The directories of the runtimes that are not settled, whose processes no sweep may touch.
@@ -73,6 +76,7 @@ class LocalLauncher:
     def __init__(self, zygote: ZygoteKeeper, live_paths: Callable[[], Iterable[Path]]) -> None:
         self._zygote = zygote
         self._live_paths = live_paths
+        self._shares_orphans = _shares_orphans()
         self._launched: set[Path] = set()
         self._starting: dict[Path, int] = {}
         self._processes: dict[Path, ProcessId] = {}
@@ -113,14 +117,15 @@ class LocalLauncher:
             roots.append(process)
             tag = tree.tree_tag(process.pid, process.start_ticks)
         # What a runtime of ours leaves behind comes to us, whatever it did to its environment. What another
-        # supervisor's left behind went elsewhere, and only the tag can find it.
-        is_ours = path in self._launched
+        # supervisor's left behind went elsewhere, and only the tag can find it; so it is where others' orphans come to
+        # us too, for nothing but the tag tells them from ours.
+        is_below_us = path in self._launched and not self._shares_orphans
         result = await stop_tree(
             roots=roots,
             tag=tag,
             close_stdin=None,
             graces=_KILL,
-            own_children_of=os.getpid() if is_ours else None,
+            own_children_of=os.getpid() if is_below_us else None,
             spare_pids=partial(self._spare_pids, path),
         )
         self.reap()
@@ -128,12 +133,13 @@ class LocalLauncher:
 
     async def exit_status(self, path: Path) -> int | None:
         """See `Launcher.exit_status`."""
-        status = self._collect(path)
+        status = None
+        with contextlib.suppress(OSError):  # no descriptor left to look with: only the reason's wording lacks it
+            status = self._collect(path)
         return await self._zygote.exit_status(path) if status is None else status
 
     def forget(self, path: Path) -> None:
-        """Drop what is known of a directory whose runtime has been settled, and collect its exit status."""
-        self._collect(path)
+        """Drop what is known of a directory whose runtime has been settled; what has ended there is reaped."""
         self._processes.pop(path, None)
         self._launched.discard(path)
         self._zygote.forget(path)
@@ -142,7 +148,8 @@ class LocalLauncher:
     def reap(self) -> None:
         """Collect what ended as a child of this process, but for the zygote, and for runtimes that are not settled."""
         owned = {process.pid for process in self._processes.values()}
-        tree.reap_adopted(owned if self._zygote.pid is None else {*owned, self._zygote.pid})
+        with contextlib.suppress(OSError):  # no descriptor left to look with: the next one finds them
+            tree.reap_adopted(owned if self._zygote.pid is None else {*owned, self._zygote.pid})
 
     def _collect(self, path: Path) -> int | None:
         """The exit status of a dead runtime that is our own child: it was started plainly, or its zygote has died."""
@@ -197,6 +204,17 @@ class LocalLauncher:
             raise SpawnError(f"{path}: the runtime was not ready after {_READY_SECONDS:g} s") from None
         finally:
             os.close(ready_out)
+
+
+def _shares_orphans() -> bool:
+    """Whether orphans that nothing of ours has left may come to this process.
+
+    So it is for process 1, as in a container, and where somebody had started processes before this one became a
+    supervisor (`sh -c 'other & exec avenor stable'`): they stay our children, and what they leave behind comes to us.
+    """
+    own = os.getpid()
+    found = [read_stat(pid) for pid in tree.children(own)]
+    return own == 1 or any(child is not None and not child.is_dead for child in found)
 
 
 async def _read_line(fd: int) -> bytes | None:

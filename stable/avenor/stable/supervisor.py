@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 from collections.abc import Generator
@@ -13,7 +14,7 @@ import trio
 from avenor.host.atomic import remove_unfinished
 from avenor.host.lock import FileLock
 from avenor.host.tree import become_subreaper
-from avenor.host.unixsock import SocketInUse, bind_listener, remove_if_ours, socket_inode
+from avenor.host.unixsock import SocketInUse, bind_listener, has_server, remove_if_ours, socket_inode
 from avenor.protocol.errors import AvenorError, Refused
 from avenor.stable.launcher import LocalLauncher
 from avenor.stable.loading import load_runtimes
@@ -45,6 +46,8 @@ def run_supervisor(options: Options) -> int:
     that fails because another supervisor lives there touches nothing.
     """
     configure_logs(options.log_level, options.log_format)
+    # Inherited as ignored, it has the kernel collect our children, and nobody learns how they ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with contextlib.closing(take_notifier(os.environ, os.getpid())) as notifier:
         return _run(options, notifier)
 
@@ -66,7 +69,7 @@ def _run(options: Options, notifier: Notifier) -> int:
     except (AvenorError, OSError) as error:
         _complain(error.message if isinstance(error, AvenorError) else str(error))
         if reason == "start_failed":
-            _bury(options.control_socket, reason)
+            _bury_start(options.control_socket)
         return 1
     except Exception:
         _logger.exception("supervisor.crashed")
@@ -154,6 +157,13 @@ def _http(options: Options) -> "Generator[DebugServer | None, None, None]":
 
     with open_debug(options.http_debug, options.token_path) as server:
         yield server
+
+
+def _bury_start(control_socket: str) -> None:
+    """Tell of a start that failed, unless a supervisor lives there, which the file would deny."""
+    with contextlib.suppress(OSError):  # it cannot be found out
+        if not has_server(control_socket):
+            _bury(control_socket, "start_failed")
 
 
 def _bury(control_socket: str, reason: Reason) -> None:
