@@ -5,12 +5,12 @@ import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import trio
 
-from avenor.control.hub import EventHub, HubSource
+from avenor.control.hub import EventHub, HubSource, SingleHub
 from avenor.control.reading import add_reading, add_snapshots
 from avenor.control.rpc import MethodTable, add_ping
 from avenor.control.server import ControlServer
@@ -186,9 +186,10 @@ class Served:
 
 @asynccontextmanager
 async def serving(folder: Path, hubs: HubSource, name: str = "control.sock") -> AsyncGenerator[Served]:
-    """A server with all the shared methods, for the hubs of this source."""
+    """A server with all the shared methods, for the hubs of this source: a run's own if it is a `SingleHub`."""
     table = MethodTable()
-    add_ping(table, lambda: Pong(version="1", pid=1, mode="run", uptime_ms=0, start_time=0, boot_id="b"))
+    mode: Literal["run", "stable"] = "run" if isinstance(hubs, SingleHub) else "stable"
+    add_ping(table, lambda: Pong(version="1", pid=1, mode=mode, uptime_ms=0, start_time=0, boot_id="b"))
     add_snapshots(table, hubs)
     add_reading(table, hubs)
     add_subscriptions(table, hubs)

@@ -491,9 +491,11 @@ def test_a_session_takes_its_own_answer_only() -> None:
 def test_after_a_reset_a_place_accepts_the_new_log_from_its_start() -> None:
     """The seqs that it knew mean nothing any more."""
     place = Place("rt_1", after_seq=500)
-    (params,) = place.subscriptions([])
+    steps = place.steps()
+    _, params, _ = next(steps)
+    assert isinstance(params, methods.SubscribeParams)
     assert params.after_seq == 500
-    place.subscribed(params, Subscribed(subscribed=True, id="s1", latest_seq=3, reset=True))
+    steps.send(Subscribed(subscribed=True, id="s1", latest_seq=3, reset=True))
     line = msgspec.json.encode({"event": "x", "seq": 1, "runtime_id": "rt_1"})
     assert place.accept(line)
     assert not place.accept(line)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from avenor.control.rpc import Call, MethodTable
 from avenor.control.wire import Wire, dial_trio
@@ -198,3 +199,21 @@ def test_a_method_may_be_called_in_anothers_name() -> None:
     assert seen == ["c7"]
     with pytest.raises(MethodNotFound, match="'nope'"):
         table.invoke(Call(connection, "c7"), "nope")
+
+
+async def test_calls_that_are_being_sent_fail_as_closed_when_the_connection_is_closed(pair: Pair) -> None:
+    """The one whose line is half out, and the one that waits for its turn."""
+    failed: list[type[Exception]] = []
+
+    async def call() -> None:
+        with pytest.raises(ClosedError) as caught:
+            await pair.wire.call("say", {"text": "x" * (4 << 20)})
+        failed.append(caught.type)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        nursery.start_soon(call)
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.notify_closing(pair.ours)
+        pair.ours.close()
+    assert failed == [ClosedError, ClosedError]

@@ -4,11 +4,12 @@
 """
 
 import builtins
+import socket
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 from weakref import WeakSet
 
 import msgspec
@@ -39,7 +40,6 @@ from avenor.protocol.methods import (
     ShutdownParams,
     ShuttingDown,
     Spawned,
-    Subscribed,
     Target,
     WaitParams,
 )
@@ -89,6 +89,7 @@ class Connection:
             text = f"no server answers at {path} ({error.strerror or error}); `avenor stable` starts one"
             raise BrokenError(text, reason="no_server") from error
         self._socket.settimeout(timeout_seconds)
+        self._end: Unavailable | None = None
 
     def call(self, method: str, params: object, result_type: type[T]) -> T:
         """The result of a method, decoded.
@@ -96,32 +97,60 @@ class Connection:
         Raises:
             AvenorError: The server refused.
             BrokenError: The connection broke.
+            ClosedError: It was closed, or a call was given up half sent.
             TimeoutError: Nothing came for so long; the call may have been carried out all the same.
         """
-        with _mapped_errors():
-            self._socket.sendall(self.session.request(method, params))
+        self._send(self.session.request(method, params))
         while (result := self.session.take_answer()) is None:
             self.receive()
         return msgspec.json.decode(result, type=result_type)
 
     def receive(self) -> None:
         """Waits for more; raises as `call` does."""
-        with _mapped_errors():
+        try:
             data = self._socket.recv(_RECEIVE_BYTES)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            self._fail(_broken(error), error)
         if not data:
-            raise BrokenError("the server closed the connection")
+            self._fail(BrokenError("the server closed the connection"))
         self.session.feed(data)
 
     def close(self) -> None:
-        """Closes it; harmless twice."""
+        """Closes it, and wakes who waits for it in another thread; harmless twice."""
+        self._close(ClosedError("this connection was closed"))
+
+    def _send(self, line: bytes) -> None:
+        if self._end is not None:
+            self._fail(self._end)
+        try:
+            self._socket.sendall(line)
+        except BaseException as error:
+            if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+                self._fail(_broken(error), error)
+            # The server would take the next call for the rest of this one.
+            self._close(ClosedError("a call was given up while it was being sent"))
+            raise
+
+    def _close(self, end: ClosedError) -> None:
+        self._end = self._end or end
+        with suppress(OSError):  # the other side was faster, or it is closed already
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+    def _fail(self, error: Unavailable, cause: OSError | None = None) -> NoReturn:
+        """Raises what ended the connection: this, unless something else had before."""
+        self._end = self._end or error
+        raise type(self._end)(self._end.message) from cause
 
 
 class Client:
     """Calls on one connection, one at a time; made by `open_client`.
 
     Every method raises the `AvenorError` that the server refused with, `BrokenError` when the connection broke before
-    the answer came, and `TimeoutError` when nothing came for so long.
+    the answer came, `ClosedError` when it was closed, and `TimeoutError` when nothing came for so long. A call that is
+    given up half sent, by that or by an interrupt, closes the connection.
     """
 
     def __init__(self, path: str, *, timeout_seconds: float | None, on_notice: Callable[[Notice], None] | None) -> None:
@@ -257,7 +286,8 @@ class EventStream:
     """Iterates over events, each once and those of a runtime in order; made by `Client.events`.
 
     It reads only when asked for the next event, so that a slow reader slows nobody and fills no memory. Ends after the
-    `run.end` of the one runtime that is followed. Use it in `with`, or `close` it; the client's end does too.
+    `run.end` of the one runtime that is followed, asked for or not. Use it in `with`, or `close` it, in another thread
+    too; the client's end does so.
     """
 
     def __init__(
@@ -275,7 +305,8 @@ class EventStream:
         self._raw = raw
         self._on_notice = on_notice
         self._connection: Connection | None = None
-        self._is_over = False
+        self._has_begun = False
+        self._is_closed = False
 
     def __enter__(self) -> "EventStream":
         """Subscribes, so that nothing is missed from here on."""
@@ -299,30 +330,34 @@ class EventStream:
             Unavailable: The connection broke, and was not to be made again.
             AvenorError: The server refused the subscription.
         """
-        if self._is_over:
-            raise StopIteration
-        while True:
-            connection = self._connection or self._connect()
-            while connection.session.events:
-                line = connection.session.events.popleft()
-                if self._place.accept(line):
-                    self._is_over = self._place.is_last(line)
-                    return line if self._raw else decoded(line)
-            self._receive_more(connection)
+        while not (self._is_closed or self._place.has_ended):
+            connection = self._connection
+            if connection is None or not connection.session.events:
+                self._receive_more(connection)
+                continue
+            line = connection.session.events.popleft()
+            if self._place.accept(line):
+                return line if self._raw else decoded(line)
+        raise StopIteration
 
     def close(self) -> None:
-        """Ends the stream; harmless twice."""
-        self._is_over = True
+        """Ends the stream, for a reader in another thread too; harmless twice."""
+        self._is_closed = True
         self._disconnect()
 
-    def _receive_more(self, connection: Connection) -> None:
+    def _receive_more(self, connection: Connection | None) -> None:
         try:
-            connection.receive()
+            if connection is not None:
+                connection.receive()
+            elif self._has_begun and self._reconnect:
+                self._connect_again()
+            else:
+                self._connect()
         except Unavailable:
             self._disconnect()
-            if not self._reconnect:
+            # After a break the next round connects again. Who closed it in another thread wants no error here.
+            if not self._is_closed and (connection is None or not self._reconnect):
                 raise
-            self._connect_again()
 
     def _connect_again(self) -> None:
         for attempt in range(1 << 30):
@@ -330,36 +365,43 @@ class EventStream:
             try:
                 self._connect()
             except Unavailable:
-                continue
+                if not self._is_closed:
+                    continue
             return
 
-    def _connect(self) -> Connection:
-        if self._is_over:
-            raise ClosedError("this event stream was closed")
-        # Between events it may be quiet for long, so there is no limit to how long one takes.
-        connection = self._connection = Connection(self._path, timeout_seconds=None, on_notice=self._on_notice)
+    def _connect(self) -> None:
         try:
-            snapshots: list[Snapshot] = []
-            if self._place.needs_list:
-                snapshots = connection.call("list", NoParams(), list[Snapshot])
-            for params in self._place.subscriptions(snapshots):
-                self._place.subscribed(params, connection.call("subscribe", params, Subscribed))
+            while not self._subscribe():
+                self._disconnect()  # runtimes have begun in between: the next try knows them
         except BaseException:
             self._disconnect()
             raise
-        return connection
+        self._has_begun = True
+
+    def _subscribe(self) -> bool:
+        """Whether nothing was missed on this new connection."""
+        self._check_open()
+        # Between events it may be quiet for long, so there is no limit to how long one takes.
+        connection = self._connection = Connection(self._path, timeout_seconds=None, on_notice=self._on_notice)
+        self._check_open()  # closed in another thread, which may not have seen the connection
+        steps = self._place.steps()
+        answer: Any = None
+        while True:
+            try:
+                method, params, result_type = steps.send(answer)
+            except StopIteration as stop:
+                return bool(stop.value)
+            answer = connection.call(method, params, result_type)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("this event stream was closed")
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
-@contextmanager
-def _mapped_errors() -> Generator[None]:
-    try:
-        yield
-    except TimeoutError:
-        raise
-    except OSError as error:
-        raise BrokenError(f"the connection broke: {error.strerror or error}") from error
+def _broken(error: OSError) -> BrokenError:
+    return BrokenError(f"the connection broke: {error.strerror or error}")

@@ -40,7 +40,6 @@ from avenor.protocol.methods import (
     ShutdownParams,
     ShuttingDown,
     Spawned,
-    Subscribed,
     Target,
     WaitParams,
 )
@@ -227,7 +226,8 @@ class EventStream:
     """Iterates over events, each once and those of a runtime in order; made by `Client.events`.
 
     It reads only when asked for the next event, so that a slow reader slows nobody and fills no memory. Ends after the
-    `run.end` of the one runtime that is followed. Use it in `async with`, or `close` it; the client's end does too.
+    `run.end` of the one runtime that is followed, asked for or not. Use it in `async with`, or `close` it, in another
+    task too; the client's end does so.
     """
 
     def __init__(
@@ -246,7 +246,8 @@ class EventStream:
         self._on_notice = on_notice
         self._session = Session(on_notice)
         self._socket: socket.socket | None = None
-        self._is_over = False
+        self._has_begun = False
+        self._is_closed = False
 
     async def __aenter__(self) -> "EventStream":
         """Subscribes, so that nothing is missed from here on."""
@@ -272,32 +273,34 @@ class EventStream:
 
         Cancellation: No event is lost.
         """
-        if self._is_over:
-            raise StopAsyncIteration
-        while True:
-            while self._session.events:
-                line = self._session.events.popleft()
-                if self._place.accept(line):
-                    self._is_over = self._place.is_last(line)
-                    return line if self._raw else decoded(line)
-            await self._receive_more()
+        while not (self._is_closed or self._place.has_ended):
+            if not self._session.events:
+                await self._receive_more()
+                continue
+            line = self._session.events.popleft()
+            if self._place.accept(line):
+                return line if self._raw else decoded(line)
+        raise StopAsyncIteration
 
     def close(self) -> None:
-        """Ends the stream; harmless twice."""
-        self._is_over = True
+        """Ends the stream, for a reader in another task too; harmless twice."""
+        self._is_closed = True
         self._disconnect()
 
     async def _receive_more(self) -> None:
-        if self._socket is None:
-            await self._connect()
-            return
+        sock = self._socket
         try:
-            await self._receive(self._socket)
+            if sock is not None:
+                await self._receive(sock)
+            elif self._has_begun and self._reconnect:
+                await self._connect_again()
+            else:
+                await self._connect()
         except Unavailable:
             self._disconnect()
-            if not self._reconnect:
+            # After a break the next round connects again. Who closed it in another task wants no error here.
+            if not self._is_closed and (sock is None or not self._reconnect):
                 raise
-            await self._connect_again()
 
     async def _connect_again(self) -> None:
         for attempt in range(1 << 30):
@@ -305,46 +308,59 @@ class EventStream:
             try:
                 await self._connect()
             except Unavailable:
-                continue
+                if not self._is_closed:
+                    continue
             return
 
     async def _connect(self) -> None:
-        if self._is_over:
-            raise ClosedError("this event stream was closed")
-        sock = self._socket = await dial_trio(self._path)
-        self._session = Session(self._on_notice)
         try:
-            snapshots: builtins.list[Snapshot] = []
-            if self._place.needs_list:
-                snapshots = await self._call(sock, "list", NoParams(), builtins.list[Snapshot])
-            for params in self._place.subscriptions(snapshots):
-                self._place.subscribed(params, await self._call(sock, "subscribe", params, Subscribed))
+            while not await self._subscribe():
+                self._disconnect()  # runtimes have begun in between: the next try knows them
         except BaseException:
             self._disconnect()
             raise
+        self._has_begun = True
+
+    async def _subscribe(self) -> bool:
+        """Whether nothing was missed on this new connection."""
+        self._check_open()
+        sock = self._socket = await dial_trio(self._path)
+        self._check_open()  # closed in another task meanwhile
+        steps = self._place.steps()
+        answer: Any = None
+        while True:
+            try:
+                method, params, result_type = steps.send(answer)
+            except StopIteration as stop:
+                return bool(stop.value)
+            answer = await self._call(sock, method, params, result_type)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("this event stream was closed")
 
     async def _call(self, sock: socket.socket, method: str, params: object, result_type: type[T]) -> T:
         rest = memoryview(self._session.request(method, params))
         while rest:
-            await trio.lowlevel.wait_writable(sock)
             try:
+                await trio.lowlevel.wait_writable(sock)
                 rest = rest[sock.send(rest) :]
             except BlockingIOError:
                 continue
-            except OSError as error:
-                raise _broken(error) from error
+            except (OSError, trio.ClosedResourceError) as error:
+                raise self._broken(error) from error
         while (result := self._session.take_answer()) is None:
             await self._receive(sock)
         return msgspec.json.decode(result, type=result_type)
 
     async def _receive(self, sock: socket.socket) -> None:
-        await trio.lowlevel.wait_readable(sock)
         try:
+            await trio.lowlevel.wait_readable(sock)
             data = sock.recv(_RECEIVE_BYTES)
         except BlockingIOError:
             return
-        except OSError as error:
-            raise _broken(error) from error
+        except (OSError, trio.ClosedResourceError) as error:
+            raise self._broken(error) from error
         if not data:
             raise BrokenError("the server closed the connection")
         self._session.feed(data)
@@ -354,7 +370,9 @@ class EventStream:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
             self._socket = None
+            self._session = Session(self._on_notice)  # what it had and did not give out comes again
 
-
-def _broken(error: OSError) -> BrokenError:
-    return BrokenError(f"the connection broke: {error.strerror or error}")
+    def _broken(self, error: OSError | trio.ClosedResourceError) -> Unavailable:
+        if self._is_closed:
+            return ClosedError("this event stream was closed")
+        return BrokenError(f"the connection broke: {getattr(error, 'strerror', None) or error}")

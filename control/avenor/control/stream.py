@@ -1,7 +1,7 @@
 """What clients that follow events must remember, without the connection: where to go on after it broke, and repeats."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final, Literal
 
 import msgspec
@@ -10,7 +10,16 @@ from msgspec import UNSET, UnsetType
 from avenor.protocol.errors import AvenorError, RemoteProtocolError, from_wire
 from avenor.protocol.events import AnyEvent, decode_event
 from avenor.protocol.framing import LineSplitter, Oversized
-from avenor.protocol.methods import EVENT_PREFIX, LINE_LIMIT_BYTES, Notice, Subscribed, SubscribeParams
+from avenor.protocol.methods import (
+    EVENT_PREFIX,
+    LINE_LIMIT_BYTES,
+    NoParams,
+    Notice,
+    Pong,
+    Subscribed,
+    SubscribeParams,
+    Target,
+)
 from avenor.protocol.peer import IncomingError, IncomingNotification, IncomingResult, Malformed, Peer
 from avenor.protocol.snapshot import Snapshot
 
@@ -19,8 +28,12 @@ OnLag = Literal["drop", "disk"]
 # After a break: at once, then slower, since a supervisor that is being replaced needs a moment.
 RECONNECT_SECONDS: Final = (0.0, 0.1, 0.2, 0.5, 1.0)
 
+# A method, its params, and the type of its result.
+Step = tuple[str, object, Any]
 
-_RUN_END: Final = b'{"event":"run.end",'
+_RUN_END: Final = "run.end"
+_RUN_END_START: Final = b'{"event":"run.end",'
+_LIST: Final[Step] = ("list", NoParams(), list[Snapshot])
 
 
 class _Place(msgspec.Struct):
@@ -41,6 +54,9 @@ class Place:
         replay: Begin with what is in the log.
         on_lag: What the server does when this stream is read too slowly.
         events: Only events of these names.
+
+    Attributes:
+        has_ended: Nothing can follow: the run that is followed has ended, and all of it was had.
     """
 
     def __init__(
@@ -59,62 +75,85 @@ class Place:
         self._events = events
         self._seen: dict[str | None, int] = {}
         self._has_begun = False
+        # Known of a server without a runtime only when it is asked.
+        self._is_one = True if runtime_id is not None or after_seq is not None else None
+        self.has_ended = False
 
-    @property
-    def needs_list(self) -> bool:
-        """Whether `subscriptions` must be given the server's list: any runtime is followed, whenever it began."""
-        return self._runtime_id is None and self._after_seq is None
+    def steps(self) -> Generator[Step, Any, bool]:
+        """What to ask on a new connection, one call after the other, each to be answered with its result.
 
-    def subscriptions(self, snapshots: list[Snapshot]) -> list[SubscribeParams]:
-        """What to subscribe to on a new connection.
-
-        Args:
-            snapshots: The server's list, empty if it is not needed.
+        Returns: Whether nothing was missed. If not, the connection is to be given up for another one.
         """
-        if not self.needs_list:
-            return [self._params(self._runtime_id, self._seen.get(self._runtime_id, self._after_seq), self._replay)]
-        is_first, self._has_begun = not self._has_begun, True
-        if is_first and self._replay:
-            return [self._params(None, None, replay=True)]
-        for snapshot in snapshots:
-            # What begins while nobody is connected is wanted from its first event.
-            self._seen.setdefault(snapshot.runtime_id, snapshot.latest_seq if is_first else 0)
-        missed = [one for one in snapshots if one.status != "ended" or one.latest_seq != self._seen[one.runtime_id]]
-        return [*(self._params(one.runtime_id, self._seen[one.runtime_id]) for one in missed), self._params(None, None)]
-
-    def subscribed(self, params: SubscribeParams, answer: Subscribed) -> None:
-        """Takes the answer to a subscription. After a `reset` the log is another one, and begins anew."""
-        key = params.runtime_id
-        if answer.reset is True:
-            self._seen[key] = 0
-        elif not self.needs_list and key not in self._seen:
-            latest = 0 if answer.latest_seq is UNSET or self._replay else answer.latest_seq
-            self._seen[key] = latest if self._after_seq is None else self._after_seq
-
-    def is_last(self, line: bytes) -> bool:
-        """Whether nothing can follow this event: it is the end of the one run that is followed."""
-        if not line.startswith(_RUN_END):
-            return False
-        return not self.needs_list or _decode_place(line).runtime_id is UNSET
+        if self._is_one is None:
+            pong: Pong = yield "ping", NoParams(), Pong
+            self._is_one = pong.mode == "run"
+        return (yield from self._one_steps() if self._is_one else self._all_steps())
 
     def accept(self, line: bytes) -> bool:
-        """Whether this event is new; it counts as had from now on."""
+        """Whether this event is new and asked for; it counts as had from now on."""
         place = _decode_place(line)
-        key = self._runtime_id
-        if self.needs_list:
-            key = None if place.runtime_id is UNSET else place.runtime_id
+        key = self._runtime_id if self._is_one or place.runtime_id is UNSET else place.runtime_id
         if place.seq <= self._seen.get(key, 0):
             return False
         self._seen[key] = place.seq
+        if self._is_one and line.startswith(_RUN_END_START):
+            self.has_ended = True
+            return self._events is None or _RUN_END in self._events
         return True
 
+    def _one_steps(self) -> Generator[Step, Any, bool]:
+        if self._runtime_id is None:
+            # Which one is meant may be another question once it has ended, or another has begun.
+            meant: Snapshot = yield "status", Target(), Snapshot
+            self._runtime_id = meant.runtime_id
+        key = self._runtime_id
+        seen = self._seen.get(key, self._after_seq)
+        params = self._params(key, seen, self._replay)
+        answer: Subscribed = yield "subscribe", params, Subscribed
+        if answer.reset is True:  # the log is another one, and begins anew
+            seen = 0
+        elif seen is None:
+            seen = 0 if self._replay or answer.latest_seq is UNSET else answer.latest_seq
+        self._seen[key] = seen
+        # Asked after the subscription, so that an end between the two is an event that comes.
+        snapshot: Snapshot = yield "status", Target(runtime_id=key), Snapshot
+        self.has_ended = snapshot.status == "ended" and snapshot.latest_seq <= seen
+        return True
+
+    def _all_steps(self) -> Generator[Step, Any, bool]:
+        is_first, self._has_begun = not self._has_begun, True
+        if is_first and self._replay:
+            yield "subscribe", self._params(None, None, replay=True), Subscribed
+            return True
+        snapshots: list[Snapshot] = yield _LIST
+        for snapshot in snapshots:
+            # What begins while nobody is connected is wanted from its first event.
+            self._seen.setdefault(snapshot.runtime_id, snapshot.latest_seq if is_first else 0)
+        followed = [one.runtime_id for one in snapshots if one.status != "ended" or self._is_behind(one)]
+        for key in followed:
+            answer: Subscribed = yield "subscribe", self._params(key, self._seen[key]), Subscribed
+            if answer.reset is True:
+                self._seen[key] = 0
+        yield "subscribe", self._params(None, None), Subscribed
+        if is_first:
+            return True
+        # What has begun since the list was taken comes from where it was when the last subscription was made.
+        snapshots = yield _LIST
+        return not any(self._is_behind(one) for one in snapshots if one.runtime_id not in followed)
+
+    def _is_behind(self, one: Snapshot) -> bool:
+        return one.latest_seq != self._seen.get(one.runtime_id, 0)
+
     def _params(self, runtime_id: str | None, after_seq: int | None, replay: bool = False) -> SubscribeParams:
+        events = self._events
+        if events is not None and self._is_one:
+            events = [*events, _RUN_END]  # it is not given out, but ends the stream
         return SubscribeParams(
             runtime_id=runtime_id,
             after_seq=after_seq,
             replay=replay and after_seq is None,
             on_lag=self._on_lag,
-            events=self._events,
+            events=events,
         )
 
 

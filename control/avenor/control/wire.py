@@ -100,8 +100,7 @@ class Wire:
 
         Cancellation: The call may have been carried out all the same.
         """
-        if self._end is not None:
-            raise type(self._end)(self._end.message)
+        self._check()
         call_id, line = self._peer.request(method, params)
         answer = self._answers[call_id] = _Answer()
         try:
@@ -127,14 +126,13 @@ class Wire:
         async with self._sending:
             rest = memoryview(line)
             while rest:
+                self._check()
                 try:
                     rest = rest[self._socket.send(rest) :]
                 except BlockingIOError:
                     await self._wait_writable(len(rest) < len(line))
                 except OSError as error:
-                    failure = BrokenError(f"the connection broke: {error.strerror or error}")
-                    self._fail(failure)
-                    raise failure from error
+                    self._fail(BrokenError(f"the connection broke: {error.strerror or error}"))
 
     async def _wait_writable(self, is_amid_line: bool) -> None:
         try:
@@ -144,6 +142,13 @@ class Wire:
                 self._fail(ClosedError("a call was cancelled while it was being sent"))
                 self._socket.shutdown(socket.SHUT_RDWR)
             raise
+        except trio.ClosedResourceError:
+            self._fail(ClosedError("this connection was closed"))
+
+    def _check(self) -> None:
+        """Raises what ended the connection, if anything has."""
+        if self._end is not None:
+            raise type(self._end)(self._end.message)
 
     def _take(self, frame: bytes) -> None:
         match self._peer.receive(frame):
