@@ -246,6 +246,24 @@ def test_a_wait_goes_on_with_the_next_supervisor(path: str, capfd: pytest.Captur
     assert capfd.readouterr() == ("done\n", (AWAY + BACK) * 2)
 
 
+def test_a_wait_that_is_refused_because_the_server_closes_goes_on_with_the_next(
+    path: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """So ends a supervisor that is upgraded: it refuses what waits, and hangs up then. Its time ends the wait, too."""
+    closing = Refusal(-32000, "wait: the server is closing; ask again when it is back", reason="closed", retryable=True)
+    with ScriptedServer(path, {"status": LIVE, "wait": in_turn(closing, closing, DONE)}) as server:
+        assert main(["await", "lab"]) == 0
+    names = [params.get("runtime_id") for method, params in server.requests if method == "status"]
+    assert names == ["lab", "rt_1", "rt_1"]
+    assert capfd.readouterr() == ("done\n", (AWAY + BACK) * 2)
+    with ScriptedServer(f"{path}2", {"status": LIVE, "wait": closing}):
+        assert main(["await", "lab", "--socket", f"{path}2", "--timeout", "200ms"]) == 124
+    err = capfd.readouterr().err
+    assert err.endswith(
+        "the time is over, and the supervisor is away: wait: the server is closing; ask again when it is back\n"
+    )
+
+
 def test_a_break_before_the_first_answer_is_waited_out_too(path: str, capfd: pytest.CaptureFixture[str]) -> None:
     """There was a server: then it is no wrong socket."""
     statuses: list[Any] = [None, LIVE]

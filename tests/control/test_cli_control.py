@@ -224,6 +224,10 @@ def test_a_spawn_that_makes_no_sense_reaches_no_server(
             ],
         ),
         (Refusal(-32603, "internal error"), ["avenor control cancel: internal error"]),
+        (
+            Refusal(-32602, "t.json: $.a: bad\n\x1b[31mthe format: x", reason="invalid_config"),
+            ["avenor control cancel: t.json: $.a: bad [invalid_config]", "  the format: x"],
+        ),
     ],
 )
 def test_a_refusal_is_told_on_stderr_with_its_facts(

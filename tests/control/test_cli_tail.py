@@ -188,6 +188,25 @@ def test_a_reader_that_leaves_ends_it_quietly(following: tuple[ScriptedServer, "
     assert process.wait(10) == 141
 
 
+@pytest.mark.parametrize("words", [["rt_1"], ["--all"]])
+def test_a_reader_that_leaves_is_noticed_while_nothing_happens(socket_path: str, words: list[str]) -> None:
+    """The run may be idle for hours: its next event is not waited for."""
+    command = [sys.executable, "-m", "avenor.cli", "control", "tail", *words]
+    with (
+        ScriptedServer(socket_path, {"status": LIVE, "subscribe": Then(subscribed(), EVENTS[0])}),
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            process.stdout.readline()
+            process.stdout.close()
+            assert process.wait(20) == 141
+            assert process.stderr.read() == b""
+        finally:
+            process.kill()
+
+
 def test_output_that_cannot_be_written_is_told(socket_path: str) -> None:
     """A full disk is no reason for a traceback."""
     if not os.path.exists("/dev/full"):

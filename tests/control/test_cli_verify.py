@@ -140,6 +140,17 @@ def test_a_file_that_cannot_be_read_is_an_error_of_that_file(capfd: pytest.Captu
     ]
 
 
+def test_where_the_format_is_described_is_told_of_what_has_a_form(
+    capfd: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """Not of a file that is not there."""
+    write("t.json", {})
+    assert main(["verify", "none.json", "none.yaml", "t.json"]) == 1
+    last = [line for line in capfd.readouterr().out.splitlines() if " error" in line]
+    assert last[:2] == ["none.json: team: 1 error", "none.yaml: manifest: 2 errors"]
+    assert "; the format: docs/reference/team.md; " in last[2]
+
+
 def test_what_a_file_holds_does_not_act_on_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     """Not even in the name of an unknown member."""
     write("t.json", {"\x1b[2Jx\ny": 1, "team": [{"name": "a", "prompt": "x"}]})

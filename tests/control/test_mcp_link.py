@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from avenor.control.client import Client
-from avenor.control.hub import SingleHub
+from avenor.control.hub import EventHub, SingleHub
 from avenor.control.mcp.link import Link, open_link
-from avenor.protocol.errors import BrokenError, NoSuchRuntime
+from avenor.protocol.errors import BrokenError, ClosedError, NoSuchRuntime
 from avenor.protocol.events import TurnEnd
 from avenor.protocol.snapshot import Snapshot
 from tests.control.served import Writer, serving
@@ -18,6 +18,17 @@ from tests.helpers import eventually
 def no_such(name: str) -> Exception:
     """For hubs."""
     return NoSuchRuntime(f"there is no {name}")
+
+
+class CountingHub(SingleHub):
+    """Says how often a call has come to it."""
+
+    found = 0
+
+    def find(self, runtime_id: str | None) -> EventHub:
+        """Counts."""
+        self.found += 1
+        return super().find(runtime_id)
 
 
 async def test_all_calls_share_one_connection_which_is_made_when_it_is_needed(tmp_path: Path) -> None:
@@ -77,4 +88,40 @@ async def test_a_question_that_the_break_cut_short_is_asked_again_only_if_it_may
         writer.emit(TurnEnd(stop_reason="end_turn", final_output="x"))
         await eventually(lambda: came)
     assert isinstance(came[0], Snapshot if again else BrokenError)
+    assert len(asked) == (2 if again else 1)
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_question_that_the_server_refuses_because_it_closes_is_asked_again_only_if_it_may(
+    tmp_path: Path, again: bool
+) -> None:
+    """As before an upgrade: the answer of that moment is no reason to give a run up that its successor still has."""
+    writer = Writer(tmp_path)
+    hub = CountingHub(writer.hub, no_such)
+    asked: list[Client] = []
+    came: list[object] = []
+
+    async def find() -> str:
+        await trio.lowlevel.checkpoint()
+        return str(tmp_path / f"{len(asked)}.sock")
+
+    async def question(client: Client) -> Snapshot:
+        asked.append(client)
+        return await client.wait(until="done")
+
+    async def ask(link: Link) -> None:
+        try:
+            came.append(await link.ask(question, again=again))
+        except ClosedError as error:
+            came.append(error)
+
+    async with open_link(find) as link, serving(tmp_path, hub, "1.sock"), trio.open_nursery() as nursery:
+        async with serving(tmp_path, hub, "0.sock") as first:
+            nursery.start_soon(ask, link)
+            await eventually(lambda: hub.found)
+            await first.server.close()
+            await eventually(lambda: came or len(asked) == 2)
+        writer.emit(TurnEnd(stop_reason="end_turn", final_output="x"))
+        await eventually(lambda: came)
+    assert isinstance(came[0], Snapshot if again else ClosedError)
     assert len(asked) == (2 if again else 1)

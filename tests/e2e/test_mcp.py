@@ -238,6 +238,7 @@ async def test_a_run_that_another_client_steers_can_be_watched_only(place: Place
             assert (await host.call("result", run_id="theirs"))["status"] == "done"
             refused = await host.refusal("follow_up", run_id="theirs", prompt="mine now")
             assert "owns this run" in refused
+            assert "force" not in refused  # no tool has it
             mine = await host.spawn(steps(say("x")), label="mine")
             owner = operator.call("status", runtime_id=mine)["owner"]
             assert owner is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import WAIT_SECONDS, Client, Place, Run, say, steps
+from tests.e2e.harness import WAIT_SECONDS, Client, Place, Run, Stable, say, steps
 from tests.helpers import eventually_sync
 
 _SAYING = steps(say("Here."), {"do": "hang"})
@@ -172,6 +172,33 @@ def test_usage_errors_leave_a_failed_sentinel(place: Place) -> None:
         assert run.outcome().status == "FAILED"
         assert run.complaints
         assert b"Traceback" not in run.complaints
+
+
+def test_a_script_that_is_not_there_is_refused_before_anything_starts(place: Place) -> None:
+    """By its name and reason, as a spawn is, and not as the exit of an agent."""
+    run = place.run("--prompt", "x", "--script", "/nonexistent")
+    assert run.finish() == 1
+    assert run.complaints == b"avenor: script /nonexistent: No such file or directory\n"
+    assert run.outcome().stop_reason == "invalid_params"
+    assert not run.log.exists()
+
+
+def test_a_config_that_is_not_there_is_refused_in_plain_words(place: Place, stable: Stable) -> None:
+    """By a run and by a spawn, whose refusal has a line for each thing that it says."""
+    missing = place.work / "none.json"
+    run = place.run("--team-file", str(missing))
+    assert run.finish() == 1
+    assert run.complaints.decode() == f"avenor: {missing}: $: No such file or directory\n"
+    words = ["control", "--socket", str(stable.socket), "spawn", "--dir", str(place.work), "--team-file"]
+    told = place.start(*words, str(missing)).communicate(timeout=WAIT_SECONDS)[1].decode()
+    assert told.splitlines()[0] == f"avenor control spawn: {missing}: $: No such file or directory [invalid_config]"
+    assert "the format" not in told
+    broken = place.work / "broken.json"
+    broken.write_text("{}")
+    told = place.start(*words, str(broken)).communicate(timeout=WAIT_SECONDS)[1].decode()
+    first, *more = told.splitlines()
+    assert first.startswith(f"avenor control spawn: {broken}: $")
+    assert any(line.startswith("  the format: docs/reference/team.md; ") for line in more)
 
 
 def test_a_stale_sentinel_is_not_believed(place: Place) -> None:

@@ -1,8 +1,18 @@
-"""Families: SIGPIPE and full pipes: nobody needs to read what we say on standard error."""
+"""Families: SIGPIPE, full pipes and full disks: nobody needs to read what we say on standard error.
 
+A reply gets out whole, or its loss is told.
+"""
+
+import array
+import fcntl
+import os
 import subprocess
+import termios
+
+import pytest
 
 from tests.e2e.harness import AVENOR, WAIT_SECONDS, Client, Place, Stable, say, steps
+from tests.helpers import eventually_sync
 
 
 def test_a_supervisor_survives_the_reader_of_its_log(place: Place) -> None:
@@ -52,3 +62,60 @@ def test_a_run_with_closed_streams_ends_truly(place: Place) -> None:
     )
     assert process.wait(WAIT_SECONDS) == 0
     assert sentinel.read_text().startswith("DONE\n")
+
+
+def start_run(place: Place, stdout: int, *rules: dict[str, object]) -> "subprocess.Popen[bytes]":
+    """A run of the scripted agent whose reply goes there."""
+    words = ["--backend", "scripted", "--script", place.script(*rules), "--prompt", "x", "--sentinel-file", "run.done"]
+    return subprocess.Popen(
+        [AVENOR, "run", *words],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        cwd=place.work,
+        env=place.environ(),
+        start_new_session=True,
+    )
+
+
+def test_a_reply_comes_whole_through_a_pipe_that_is_not_blocking(place: Place) -> None:
+    """As the pipes of a host that waits for events are; it reads when it has time."""
+    reply = "".join(f"{number:09}\n" for number in range(40_000))
+    out, into = os.pipe()
+    os.set_blocking(into, False)
+    process = start_run(place, into, steps(say(reply)))
+
+    def is_full() -> bool:
+        waiting = array.array("i", [0])
+        fcntl.ioctl(out, termios.FIONREAD, waiting)
+        return waiting[0] == fcntl.fcntl(out, fcntl.F_GETPIPE_SZ)
+
+    os.close(into)
+    eventually_sync(is_full, WAIT_SECONDS)
+    with open(out, "rb") as file:
+        assert file.read().decode() == reply
+    assert process.communicate(timeout=WAIT_SECONDS)[1] != b""
+    assert process.returncode == 0
+
+
+def test_a_reply_that_cannot_be_written_is_told(place: Place) -> None:
+    """On a full disk: the run has ended well, and says so in its sentinel, but its caller has no reply."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("there is no /dev/full")
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = start_run(place, full, steps(say("lost")))
+    os.close(full)
+    complaints = process.communicate(timeout=WAIT_SECONDS)[1].decode()
+    assert process.returncode == 1
+    assert complaints.splitlines()[-1] == "avenor: cannot write the output: No space left on device"
+    assert (place.work / "run.done").read_text().startswith("DONE\n")
+
+
+def test_a_reader_that_has_left_before_the_reply_is_no_failure(place: Place) -> None:
+    """Somebody did not want it."""
+    out, into = os.pipe()
+    os.close(out)
+    process = start_run(place, into, steps(say("unheard")))
+    os.close(into)
+    complaints = process.communicate(timeout=WAIT_SECONDS)[1].decode()
+    assert "cannot write" not in complaints
+    assert process.returncode == 0

@@ -69,16 +69,25 @@ def _sockets_at(path: Path) -> set[str]:
     return {f"socket:[{row[6]}]" for row in rows if row[-1] == str(path)}
 
 
-def test_a_wait_outlives_the_supervisor(place: Place, stable: Stable) -> None:
-    """It is killed, the next one adopts the run, and the wait ends with the run's own end and words."""
+def leave(stable: Stable, way: str) -> None:
+    """Let the supervisor go away from its runs, which go on."""
+    if way == "detach":
+        assert stable.shutdown("detach") == 0
+    else:
+        stable.signal(signal.Signals[way])
+        stable.wait_exit()
+
+
+@pytest.mark.parametrize("way", ["SIGKILL", "SIGHUP", "detach"])
+def test_a_wait_outlives_the_supervisor(place: Place, stable: Stable, way: str) -> None:
+    """It is killed or leaves, the next one adopts the run, and the wait ends with the run's own end and words."""
     runtime_id = stable.connect().spawn(place, **gated(place))["runtime_id"]
     wait_said(stable, runtime_id)
     waits = start(place, stable, "await", "lab", "--print-output")
     limited = start(place, stable, "await", runtime_id, "--timeout", "10m")
     # Both hold a connection before the supervisor goes: only then is it a break, and not a wrong socket.
     eventually_sync(lambda: connections(stable.process, stable.socket) >= 3, WAIT_SECONDS)
-    stable.signal(signal.SIGKILL)
-    stable.wait_exit()
+    leave(stable, way)
     for process in (waits, limited):
         assert complaint(process) == "avenor await: the supervisor went away; waiting for it to come back\n"
     Stable(place)

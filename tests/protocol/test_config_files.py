@@ -87,7 +87,7 @@ def test_what_is_no_json_is_refused(data: bytes) -> None:
 
 def test_a_file_that_cannot_be_read_is_a_mistake_like_others() -> None:
     """With the system's reason."""
-    with pytest.raises(ConfigError, match=r"^/x/none\.json: \$: No such file or directory\n"):
+    with pytest.raises(ConfigError, match=r"^/x/none\.json: \$: No such file or directory$"):
         load_config("/x/none.json", "team", read=Folder({}).read, has_initial=False)
 
 

@@ -263,6 +263,21 @@ def test_files_that_cannot_be_read_say_why(path: str) -> None:
     ]
 
 
+def test_the_format_is_told_where_a_form_is_wrong_and_not_where_a_file_is_missing() -> None:
+    """Whoever mistyped a name has no use for it."""
+
+    def missing(path: str) -> bytes:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    def wrong(path: str) -> bytes:
+        return b"a: 1"
+
+    for read, is_told in ((missing, False), (wrong, True)):
+        with pytest.raises(ConfigError) as caught:
+            load_manifest("t.yaml", read, roster_path="r.yaml", backends=BACKENDS, asks=asks)
+        assert ("the format: docs/" in caught.value.message) is is_told
+
+
 def test_load_manifest_raises_all_mistakes_as_one_error() -> None:
     """For programs as well: file, path, message, line and column of each."""
     with pytest.raises(ConfigError) as caught:

@@ -125,6 +125,10 @@ class _Wait:
                 if not self._was_connected:
                     raise
                 self._pause(error)
+            except SaidNo as refusal:
+                if not _is_farewell(refusal):
+                    raise
+                self._pause(refusal)
 
     def _ask(self, connection: Connection) -> tuple[Snapshot, str | None]:
         """The snapshot that ends the wait, and the final output if it is wanted and there is one."""
@@ -138,7 +142,7 @@ class _Wait:
             return snapshot, None
         return snapshot, object_in(json.loads(connection.call("result", target))).get("final_output")
 
-    def _pause(self, error: NoServer) -> None:
+    def _pause(self, error: NoServer | SaidNo) -> None:
         """Let the supervisor come back."""
         if self._left() == 0:
             raise GivenUp(f"the time is over, and the supervisor is away: {error}", NOT_YET) from error
@@ -211,7 +215,7 @@ def _find(connection: Connection, name: str) -> Snapshot:
     try:
         return object_in(json.loads(connection.call("status", {"runtime_id": name})))
     except SaidNo as refusal:
-        if object_in(refusal.error.get("data")).get("reason") != "no_such_runtime":
+        if _reason(refusal) != "no_such_runtime":
             raise
     # A run's own socket goes by the runtime id only.
     listed = map(object_in, list_in(json.loads(connection.call("list", {}))))
@@ -222,6 +226,15 @@ def _find(connection: Connection, name: str) -> Snapshot:
         ids = ", ".join(one_line(str(each["runtime_id"])) for each in named)
         raise GivenUp(f"{len(named)} runtimes are called {name!r}: name one of them by its id ({ids})", USAGE)
     raise GivenUp(f"there is no runtime, run or label {name!r} at {connection.path}: nothing to wait for", LOST)
+
+
+def _is_farewell(refusal: SaidNo) -> bool:
+    """Whether the server refused because it closes, as before an upgrade: its successor will answer."""
+    return _reason(refusal) == "closed"
+
+
+def _reason(refusal: SaidNo) -> object:
+    return object_in(refusal.error.get("data")).get("reason")
 
 
 def _detail(snapshot: Snapshot, status: int) -> str:

@@ -68,7 +68,7 @@ RUN = Command(
     ),
     exits=(
         (0, "the agent finished its turn"),
-        (1, "it failed, or usage"),
+        (1, "it failed, usage, or its reply cannot be written"),
         (2, "the agent refused"),
         (3, "it ran out of tokens"),
         (4, "it ran out of requests for one turn"),

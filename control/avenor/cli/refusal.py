@@ -27,8 +27,9 @@ def refusal_text(command: Command, error: dict[str, Any], *, as_json: bool) -> s
     facts = dict(object_in(error.get("data")))
     reason = facts.pop("reason", None)
     retryable = facts.pop("retryable", False)
-    first = f"avenor {command.name}: {one_line(str(error.get('message', 'refused')))}"
-    lines = [f"{first} [{one_line(str(reason))}]" if reason else first]
+    message, *more = map(one_line, str(error.get("message", "refused")).splitlines() or [""])
+    first = f"avenor {command.name}: {message}"
+    lines = [f"{first} [{one_line(str(reason))}]" if reason else first, *(f"  {line}" for line in more)]
     for name, value in facts.items():
         lines.extend(_fact(name, value))
     if error.get("code") == NOT_OWNER and command.flag("--force"):

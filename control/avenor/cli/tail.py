@@ -25,9 +25,10 @@ def tail(asked: Asked) -> int:
         UsageError: The flags contradict each other.
         SaidNo: No such runtime, or several that could be meant.
         NoServer: There is none, or it went away before the run had ended.
+        ReaderGone: Nobody reads the events any more; that is seen while none come, too.
     """
     _check(asked)
-    with Connection(asked.socket) as connection:
+    with Connection(asked.socket, reader_fd=1) as connection:
         return _tail_terminal(asked, connection) if asked.terminal else _follow(asked, connection, _show_lines)
 
 

@@ -18,7 +18,6 @@ from avenor.protocol.config_loading import (
     SIZE_LIMIT_BYTES,
     check_config,
     config_kind,
-    format_hint,
 )
 from avenor.protocol.configs import ConfigKind, ResolvedConfig, ResolvedLoop
 
@@ -72,7 +71,7 @@ def _check_phases(file: str, kind: ConfigKind, *, has_initial: bool) -> Report:
         warnings=checked.warnings,
         notes=checked.notes,
         contents=None if checked.config is None else _contents(checked.config),
-        hint=format_hint(kind),
+        hint=checked.hint,
     )
 
 

@@ -21,7 +21,7 @@ _UNITS = {"model_calls": "model calls", "tool_calls": "tool calls", "cost_usd": 
 def check_plan(file: str, roster: str | None, *, unsandboxed: bool) -> Report:
     """Everything about a manifest that can be told before it runs."""
     # It imports PyYAML: whoever verifies loops and teams does without.
-    from avenor.protocol.manifest.loading import FORMAT_HINT, SIZE_LIMIT_BYTES, check_manifest
+    from avenor.protocol.manifest.loading import SIZE_LIMIT_BYTES, check_manifest
 
     names = backend_names(os.environ)
     checked = check_manifest(
@@ -40,7 +40,7 @@ def check_plan(file: str, roster: str | None, *, unsandboxed: bool) -> Report:
         warnings=checked.warnings,
         notes=checked.notes,
         contents=None if found is None else f"manifest {found.team_id}, {len(found.members)} members",
-        hint=FORMAT_HINT,
+        hint=checked.hint,
         plan=[] if checked.price is None else list(_plan(checked.price)),
         more={"price": None if checked.price is None else msgspec.to_builtins(checked.price)},
     )

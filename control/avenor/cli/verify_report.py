@@ -13,7 +13,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         contents: What is in it, in a few words; None exactly if a run would refuse it.
-        hint: Where the format is described.
+        hint: Where the format is described, if its form is what is wrong.
         plan: Lines for people about what it would do.
         more: Further members of its JSON object.
     """
@@ -24,7 +24,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     warnings: Sequence[Finding]
     notes: Sequence[Finding]
     contents: str | None
-    hint: str
+    hint: str | None
     plan: Sequence[str] = ()
     more: dict[str, Any] = {}
 
@@ -47,4 +47,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_ok:
             return [*lines, f"{self.file}: {self.contents}: ok"]
         many = len(self.errors)
-        return [*lines, f"{self.file}: {self.kind}: {many} error{'s' if many > 1 else ''}; {self.hint}"]
+        hint = "" if self.hint is None else f"; {self.hint}"
+        return [*lines, f"{self.file}: {self.kind}: {many} error{'s' if many > 1 else ''}{hint}"]

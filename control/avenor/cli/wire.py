@@ -9,6 +9,7 @@ from __future__ import annotations
 import _socket
 import os
 
+from avenor.cli.output import ReaderGone
 from avenor.cli.signalled import wait_readable
 
 TYPE_CHECKING = False
@@ -40,15 +41,18 @@ class Connection:
     Args:
         path: The socket.
         timeout_seconds: How long any one step may take; None waits as long as it takes.
+        reader_fd: Who reads this is what the answers are for: once nobody does, waiting for one without a limit of time
+            raises `ReaderGone`.
 
     Raises:
         NoServer: There is none.
     """
 
-    def __init__(self, path: str, *, timeout_seconds: float | None = None) -> None:
+    def __init__(self, path: str, *, timeout_seconds: float | None = None, reader_fd: int | None = None) -> None:
         self.path = path
         self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         self._timeout_seconds = timeout_seconds
+        self._reader_fd = reader_fd
         self._socket.settimeout(timeout_seconds)
         self._last_id = 0
         self._lines: list[bytes] = []
@@ -112,8 +116,8 @@ class Connection:
             yield batch
 
     def _receive(self) -> bytes:
-        if self._timeout_seconds is None:
-            wait_readable(self._socket.fileno())
+        if self._timeout_seconds is None and wait_readable(self._socket.fileno(), self._reader_fd):
+            raise ReaderGone
         return self._socket.recv(_CHUNK_BYTES)
 
     def _feed(self, chunk: bytes) -> None:

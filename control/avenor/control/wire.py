@@ -71,11 +71,16 @@ class Wire:
         self._answers: dict[int, _Answer] = {}
         self._sending = trio.Lock()
         self._end: AvenorError | None = None
+        self._broken = trio.Event()
 
     @property
     def is_broken(self) -> bool:
         """Whether nothing can be called any more."""
         return self._end is not None
+
+    async def wait_broken(self) -> None:
+        """Returns when nothing can be called any more."""
+        await self._broken.wait()
 
     async def run(self) -> None:
         """Reads until the server closes the connection; calls in flight then fail. Without it none is answered."""
@@ -171,6 +176,7 @@ class Wire:
     def _fail(self, error: AvenorError) -> None:
         if self._end is None:
             self._end = error
+            self._broken.set()
             for answer in self._answers.values():
                 answer.settle(None, type(error)(error.message))
             self._answers.clear()

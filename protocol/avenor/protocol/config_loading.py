@@ -89,12 +89,19 @@ class LoadedConfig(msgspec.Struct, frozen=True):
 
 
 class CheckedConfig(msgspec.Struct, frozen=True):
-    """Everything that was found about a config; `config` is None exactly if there are errors."""
+    """Everything that was found about a config.
+
+    Attributes:
+        config: None exactly if there are errors.
+        hint: Where the format is described; None where the file could not be read, so that its form is not what is
+            wrong.
+    """
 
     config: ResolvedConfig | None
     errors: list[Finding]
     warnings: list[Finding]
     notes: list[Finding]
+    hint: str | None
 
 
 def load_config(
@@ -124,7 +131,8 @@ def load_config(
     checked = check_config(path, kind, read=read, has_initial=has_initial, backends=backends, servers=servers)
     if checked.config is None:
         first = checked.errors[0]
-        lines = [*(found.line() for found in checked.errors), format_hint(kind)]
+        lines = [found.line() for found in checked.errors]
+        lines += [] if checked.hint is None else [checked.hint]
         data = {"file": first.file, "path": first.path, "errors": msgspec.to_builtins(checked.errors)}
         raise ConfigError("\n".join(lines), data=data)
     return LoadedConfig(checked.config, checked.warnings, checked.notes)
@@ -148,6 +156,7 @@ def check_config(
         errors=_shown(list(loader.errors)),
         warnings=_shown(list(loader.warnings)),
         notes=_shown(list(loader.notes)),
+        hint=format_hint(kind) if loader.has_read(place.file) else None,
     )
 
 
@@ -198,6 +207,10 @@ class _Loader:
         except _TooMuch as error:
             self._refuse(place, "$", str(error))
         return None
+
+    def has_read(self, file: str) -> bool:
+        """Whether this file, which was asked for, could be read."""
+        return not isinstance(self._contents[file], OSError)
 
     def _config(self, place: _Place, data: bytes) -> ResolvedConfig:
         draft, mistakes = read_draft(data, place.kind, file=place.file)

@@ -376,4 +376,6 @@ def _handler(spec: RunSpec, directory: str, sentinel: object) -> str | None:
 
 
 def _bad(name: str, value: object, remedy: str) -> InvalidParams:
+    if value is None:
+        return InvalidParams(f"{name}: {remedy}", data={"field": name})
     return InvalidParams(f"{name} {value!r}: {remedy}", data={"field": name, "value": value})

@@ -29,6 +29,7 @@ from avenor.host.lock import FileLock
 from avenor.host.logfile import last_event_named
 from avenor.host.mcp_file import load_servers
 from avenor.host.rundir import RunDir
+from avenor.host.script_file import check_script
 from avenor.host.sentinelfile import write_sentinel
 from avenor.host.tree import become_subreaper
 from avenor.protocol.configs import ResolvedConfig, backends_of
@@ -42,7 +43,7 @@ from avenor.runtimes.logs import configure_logs
 from avenor.runtimes.patience import Interrupted, read_patiently
 from avenor.runtimes.process import Ended, HttpServer, Listening, Place, run_process
 from avenor.runtimes.readiness import Readiness
-from avenor.runtimes.terminal import make_view, print_reply
+from avenor.runtimes.terminal import complain, make_view, print_reply
 
 _logger: Final = structlog.get_logger()
 
@@ -117,8 +118,18 @@ def run_once(
     # A single run has shown it on the terminal as it came; of a loop or team only the board was shown.
     is_shown = sys.stdout.isatty() and record.config is None
     if not quiet and not is_shown and ended.result.final_output:
-        print_reply(ended.result.final_output)
+        return _print(ended.result.final_output, ended.outcome)
     return ended.outcome.exit_code
+
+
+def _print(reply: str, outcome: Outcome) -> int:
+    """Prints the reply and gives the exit code: a success whose reply got lost is none for who started it."""
+    try:
+        print_reply(reply)
+    except OSError as error:
+        complain(f"avenor: cannot write the output: {error.strerror or error}")
+        return outcome.exit_code or ExitCode.FAILED
+    return outcome.exit_code
 
 
 def _beside(control_socket: str | None, directory: Path) -> str:
@@ -192,6 +203,7 @@ def _own_record(spec: RunSpec) -> Record:
     names = backend_names(os.environ)
     resolved = load_servers(resolve_spec(spec, base=os.getcwd(), backends=names))
     prompt = _prompt_of(resolved)
+    check_script(resolved.script)
     config, warnings = load_config_of(resolved, prompt, backends=names)
     for name in _backends(resolved, config):
         find_backend(name, names.folder)  # what is wrong with one is told before anything starts

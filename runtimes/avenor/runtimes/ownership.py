@@ -42,7 +42,7 @@ class Ownership:
             return None
         if previous is not None and not force:
             raise NotOwner(
-                f"client {previous.name} owns this run: wait until it releases it, or use force",
+                f"client {previous.name} owns this run: wait until it releases it",
                 data={"owner": previous.name},
             )
         self.owner = client

@@ -7,10 +7,12 @@ delays nothing but itself.
 
 import os
 import re
+import select
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -247,21 +249,36 @@ def make_view(*, quiet: bool, is_board: bool = False) -> View | None:
 
 
 def print_reply(text: str) -> None:
-    """Writes the final reply to stdout, as it is where that is no terminal; a reader that has gone is no error."""
+    """Writes the final reply to stdout, as it is where that is no terminal; a reader that has gone is no error.
+
+    Raises:
+        OSError: It cannot be written, or not all of it.
+    """
     if sys.stdout.isatty():
         text = safe_text(text)
-    _write_all([Piece("out", text if text.endswith("\n") else text + "\n")])
+    with suppress(BrokenPipeError):
+        _write(Piece("out", text if text.endswith("\n") else text + "\n"))
+
+
+def complain(text: str) -> None:
+    """Writes a line to stderr; where that cannot be written, nobody can be told."""
+    _write_all([Piece("err", text + "\n")])
 
 
 def _write_all(pieces: list[Piece]) -> None:
     for piece in pieces:
-        fd = 1 if piece.stream == "out" else 2
-        rest = memoryview(piece.text.encode("utf-8", errors="replace"))
+        with suppress(OSError):  # nobody reads any more
+            _write(piece)
+
+
+def _write(piece: Piece) -> None:
+    fd = 1 if piece.stream == "out" else 2
+    rest = memoryview(piece.text.encode("utf-8", errors="replace"))
+    while rest:
         try:
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-        except OSError:  # nobody reads any more
-            continue
+            rest = rest[os.write(fd, rest) :]
+        except BlockingIOError:  # another program made the terminal or pipe that we share non-blocking
+            select.select([], [fd], [])
 
 
 def _terminal_size() -> os.terminal_size:

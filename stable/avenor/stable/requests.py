@@ -12,12 +12,12 @@ import structlog
 from avenor.host.config_files import load_config_of
 from avenor.host.mcp_file import load_servers
 from avenor.host.regular import read_regular
+from avenor.host.script_file import check_script
 from avenor.host.sentinelfile import write_sentinel
 from avenor.protocol.configs import ResolvedConfig
 from avenor.protocol.errors import AvenorError, InvalidParams
 from avenor.protocol.manifest.binding import ResolvedManifest
 from avenor.protocol.outcomes import Outcome
-from avenor.protocol.script import load_script
 from avenor.protocol.spec import BACKENDS, RunSpec, SpawnParams, resolve_spec
 from avenor.protocol.validation import find_mistakes
 
@@ -67,7 +67,7 @@ def read_request(raw: bytes, *, claim_seconds: float, backends: Collection[str] 
         prompt = spec.prompt or ""
         if spec.prompt_file is not None:
             prompt = _read_prompt(spec.prompt_file)
-        _check_script(spec.script)
+        check_script(spec.script)
         spec = load_servers(spec)
         config, warnings = load_config_of(spec, prompt, backends=backends)
     except AvenorError as error:
@@ -114,32 +114,15 @@ def _check_dir(directory: str) -> None:
 
 
 def _read_prompt(path: str) -> str:
-    data = _read_file("prompt_file", path)
     try:
-        text = data.decode()
+        text = read_regular(path, limit_bytes=_FILE_LIMIT_BYTES).decode()
+    except OSError as error:
+        raise _bad("prompt_file", f"prompt_file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise _bad("prompt_file", f"prompt_file {path}: it is not UTF-8") from error
     if not text.strip():
         raise _bad("prompt_file", f"prompt_file {path}: it is empty")
     return text
-
-
-def _check_script(path: str | None) -> None:
-    if path is None:
-        return
-    data = _read_file("script", path)
-    try:
-        load_script(data, file=path)
-    except AvenorError as error:
-        error.data.setdefault("field", "script")
-        raise
-
-
-def _read_file(field: str, path: str) -> bytes:
-    try:
-        return read_regular(path, limit_bytes=_FILE_LIMIT_BYTES)
-    except OSError as error:
-        raise _bad(field, f"{field} {path}: {error.strerror}") from error
 
 
 def _bad(field: str, message: str) -> InvalidParams:

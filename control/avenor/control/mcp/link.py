@@ -5,14 +5,19 @@ What was spawned over it is owned by it, so that there is only this one: every t
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import trio
 
 from avenor.control.client import Client, open_client
-from avenor.protocol.errors import Unavailable
+from avenor.protocol.errors import ClosedError, Unavailable
 
 T = TypeVar("T")
+
+# A server that closes may cut the first short, and leave a second, which came too late for it, without any answer.
+_TRIES: Final = 3
+# How long a server that says that it closes may take to hang up. It needs a second.
+_FAREWELL_SECONDS: Final = 3.0
 
 
 @asynccontextmanager
@@ -42,18 +47,19 @@ class Link:
 
         Args:
             question: Calls on the client that it is given.
-            again: Whether it may be asked once more, over a new connection, if the first breaks meanwhile.
+            again: Whether it may be asked once more, over a new connection, if the first breaks or is closed meanwhile.
 
         Raises:
             Unavailable: There is no supervisor, or the connection broke. The call may have been carried out.
             AvenorError: The supervisor refused.
         """
-        client = await self._connected()
-        try:
-            return await question(client)
-        except Unavailable:
-            if not again or not client.wire.is_broken:
-                raise
+        for _ in range(_TRIES - 1):
+            client = await self._connected()
+            try:
+                return await question(client)
+            except Unavailable as error:
+                if not again or not await _is_over(client, error):
+                    raise
         return await question(await self._connected())
 
     async def _connected(self) -> Client:
@@ -69,3 +75,14 @@ class Link:
         async with open_client(await self._find()) as client:
             task_status.started(client)
             await leave.wait()
+
+
+async def _is_over(client: Client, error: Unavailable) -> bool:
+    """Whether the connection is, and not only that of the supervisor to a runtime.
+
+    A server that closes refuses what it cannot answer any more, and then hangs up.
+    """
+    if isinstance(error, ClosedError):
+        with trio.move_on_after(_FAREWELL_SECONDS):
+            await client.wire.wait_broken()
+    return client.wire.is_broken

@@ -75,6 +75,7 @@ class CheckedManifest(msgspec.Struct, frozen=True, kw_only=True):
         manifest: None exactly if there are errors.
         price: The plan and its price; None where there is no plan: the manifest has mistakes in its form, or a cycle.
         notes: What only `verify` mentions.
+        hint: Where the format is described; None where all that is wrong is that a file could not be read.
     """
 
     manifest: ResolvedManifest | None
@@ -82,6 +83,7 @@ class CheckedManifest(msgspec.Struct, frozen=True, kw_only=True):
     errors: list[PlacedFinding]
     warnings: list[PlacedFinding]
     notes: list[PlacedFinding]
+    hint: str | None
 
 
 def load_manifest(
@@ -110,7 +112,8 @@ def load_manifest(
     checked = check_manifest(path, read, roster_path=roster_path, backends=backends, asks=asks, unsandboxed=unsandboxed)
     if checked.manifest is None:
         first = checked.errors[0]
-        lines = [*(found.line() for found in checked.errors), FORMAT_HINT]
+        lines = [found.line() for found in checked.errors]
+        lines += [] if checked.hint is None else [checked.hint]
         data = {"file": first.file, "path": first.path, "errors": msgspec.to_builtins(checked.errors)}
         raise ConfigError("\n".join(lines), data=data)
     return LoadedManifest(manifest=checked.manifest, warnings=checked.warnings, notes=checked.notes)
@@ -147,6 +150,7 @@ class _File(Generic[T]):
 
     Attributes:
         value: What it holds, mended where it has mistakes; None if nothing of it could be read.
+        is_there: Whether there is a text at all.
     """
 
     def __init__(self, path: str, type_: type[T], read: Read) -> None:
@@ -155,6 +159,7 @@ class _File(Generic[T]):
         self.warnings: dict[PlacedFinding, None] = {}
         self.notes: dict[PlacedFinding, None] = {}
         self.value: T | None = None
+        self.is_there = True
         self._draft = Draft()
         self._tree = self._read(read)
         for located in self._tree.mistakes:
@@ -196,6 +201,7 @@ class _File(Generic[T]):
         try:
             return read_tree(read(self.name), file=self.name)
         except OSError as error:
+            self.is_there = False
             mistake = Mistake(ROOT, error.strerror or str(error))
             return Tree(value=None, places={}, mistakes=[Located(mistake, Place())])
 
@@ -239,12 +245,14 @@ def _checked(plan: _File[Manifest], roster: _File[Roster] | None) -> CheckedMani
     if plan.value is not None and roster is not None and roster.value is not None and not errors:
         manifest = resolve(plan.value, roster.value, file=plan.name, roster_file=roster.name)
         plan.note(_dependent_judgement(manifest))
+    has_mistakes = any(file is not None and file.is_there and file.errors for file in (plan, roster))
     return CheckedManifest(
         manifest=manifest,
         price=_price(plan, roster),
         errors=_shown(errors),
         warnings=_shown(_in_order(plan.warnings)),
         notes=_shown(_in_order(plan.notes)),
+        hint=FORMAT_HINT if has_mistakes else None,
     )
 
 
