@@ -149,7 +149,8 @@ def _import_all(folders: Iterable[str], prefix: str) -> None:
 def _prepare_structs(module: ModuleType) -> None:
     for each in vars(module).values():
         if isinstance(each, type) and issubclass(each, msgspec.Struct) and each.__module__ == module.__name__:
-            with contextlib.suppress(TypeError):  # one that never comes as JSON: a template's nodes
+            # Some never come as JSON: a template's nodes, what is given to a backend.
+            with contextlib.suppress(TypeError, NameError):
                 msgspec.json.Decoder(each)
 
 
