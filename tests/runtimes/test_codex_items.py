@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
@@ -78,6 +78,8 @@ def test_every_word_of_the_recordings_is_in_an_event() -> None:
         ),
     ),
 )
+@example("item/started", {"item": {"type": []}})
+@example("item/completed", {"item": {"type": {}}})
 def test_whatever_codex_sends_becomes_an_event(method: str, params: object) -> None:
     """One that can be written to the log."""
     events.encode_event(_read(method, params))

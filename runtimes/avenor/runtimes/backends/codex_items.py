@@ -56,7 +56,7 @@ class ItemReader:
         if reader is not None:
             try:
                 event = reader(_members.decode(params))
-            except (msgspec.DecodeError, KeyError):
+            except (msgspec.DecodeError, KeyError, TypeError):  # a list where a word should be cannot be looked up
                 event = None
             if event is not None:
                 return event
