@@ -206,3 +206,14 @@ async def serving(folder: Path, hubs: HubSource, name: str = "control.sock") -> 
     finally:
         served.close_clients()
         listener.close()
+
+
+async def read_rest(stream: trio.SocketStream) -> bytes:
+    """All that comes until the server closes; a reset is an end, too."""
+    data = b""
+    try:
+        while piece := await stream.receive_some():
+            data += piece
+    except trio.BrokenResourceError:
+        pass
+    return data

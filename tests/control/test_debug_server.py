@@ -18,6 +18,7 @@ from avenor.control.subscriptions import add_subscriptions
 from avenor.protocol.errors import SpawnError
 from avenor.protocol.methods import Accepted, OwnerTarget
 from tests.control.debug_kit import Fleet
+from tests.control.served import read_rest
 from tests.helpers import eventually
 
 # Far above what anything here takes.
@@ -85,17 +86,6 @@ def fleet(tmp_path: Path) -> Fleet:
     fleet = Fleet(tmp_path)
     fleet.add()
     return fleet
-
-
-async def read_rest(stream: trio.SocketStream) -> bytes:
-    """All that comes until the server closes; a reset is an end, too."""
-    data = b""
-    try:
-        while piece := await stream.receive_some():
-            data += piece
-    except trio.BrokenResourceError:
-        pass
-    return data
 
 
 async def read_until(stream: trio.SocketStream, mark: bytes) -> bytes:

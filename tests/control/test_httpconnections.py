@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from avenor.control import httpconnections
 from avenor.control.address import listen, parse_address
 from avenor.control.httpconnections import HttpConnections
+from tests.control.served import read_rest
 from tests.helpers import eventually
 
 # Far above what anything here takes.
@@ -78,17 +79,6 @@ async def pour(_scope: Any, _receive: Receive, send: Send) -> None:
     await send({**START, "headers": []})
     while True:
         await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
-
-
-async def read_rest(stream: trio.SocketStream) -> bytes:
-    """All that comes until the server closes; a reset is an end, too."""
-    data = b""
-    try:
-        while piece := await stream.receive_some():
-            data += piece
-    except trio.BrokenResourceError:
-        pass
-    return data
 
 
 async def stall(stream: trio.SocketStream) -> None:
