@@ -63,9 +63,10 @@ class ScriptedServer:
             assert not thread.is_alive()
 
     def send_all(self, data: bytes) -> None:
-        """Send something to every client that is connected."""
+        """Send something to every client that is connected; one that has left by now does not get it."""
         for connection in self._connections:
-            connection.sendall(data)
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.sendall(data)
 
     def hang_up(self) -> None:
         """Close the connections that are open."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from avenor.cli import main
+from avenor.host.identity import process_id
 from tests.control.scripted_server import Refusal, ScriptedServer, Then, event_line
 
 Serve = Callable[..., ScriptedServer]
@@ -109,6 +110,20 @@ def test_a_command_is_one_call_and_one_line(
     assert main(["control", *words]) == 0
     assert capfd.readouterr() == (output + "\n", "")
     assert server.requests == [(method, params)]
+
+
+def test_a_server_that_cannot_be_seen_is_not_shut_down_to_be_waited_for(
+    serve: Serve, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is in another container, where its number means another process, or none."""
+    me = process_id(os.getpid())
+    assert me is not None
+    server = serve(ping={"pid": me.pid, "start_time": me.start_ticks - 1, "boot_id": me.boot_id}, shutdown={})
+    assert main(["control", "shutdown", "--wait"]) == 1
+    out, err = capfd.readouterr()
+    assert (out, [method for method, _ in server.requests]) == ("", ["ping"])
+    assert "cannot see the server's process" in err
+    assert "Leave --wait out" in err
 
 
 def test_spawn_sends_what_was_given_with_an_absolute_dir(

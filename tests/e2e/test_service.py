@@ -18,6 +18,7 @@ from avenor.cli.commands import STABLE
 from avenor.cli.parsing import parse
 from avenor.cli.stable import supervisor_options
 from avenor.host.lock import is_locked
+from avenor.host.unixsock import has_server
 from avenor.stable.options import Options
 from tests.e2e.harness import AVENOR, WAIT_SECONDS, Client, Place, Stable, say, steps
 from tests.helpers import eventually_sync
@@ -264,11 +265,55 @@ def test_the_log_level_changes_while_the_supervisor_runs(place: Place) -> None:
     assert logged[-1]["event"] == "request.passed_on"  # nothing as unimportant as a shutdown after that
 
 
+def test_a_shutdown_that_is_waited_for_leaves_room_for_the_next(stable: Stable) -> None:
+    """The process has ended: socket and state directory are free. The answer is the same as without."""
+    place = stable.place
+    for words in (["detach", "--wait"], ["--wait"], ["--wait", "--json"]):
+        done = control(stable, "shutdown", *words)
+        assert (done.returncode, done.stdout, done.stderr) == (
+            0,
+            '{"shutting_down":true}\n' if "--json" in words else "stopped\n",
+            "",
+        )
+        assert stable.process.poll() == 0
+        stable = Stable(place)
+
+
+def test_a_drain_can_be_waited_for(stable: Stable) -> None:
+    """For as long as the runs take."""
+    wait = drain_and_wait(stable)
+    (stable.place.work / "gate").touch()
+    assert wait.communicate(timeout=WAIT_SECONDS) == (b"stopped\n", b"")
+    assert stable.process.poll() == 0
+
+
+def test_who_does_not_want_to_wait_any_more_interrupts_the_command(stable: Stable) -> None:
+    """The drain goes on, and can be made a harder shutdown."""
+    wait = drain_and_wait(stable)
+    wait.send_signal(signal.SIGINT)
+    assert wait.communicate(timeout=WAIT_SECONDS) == (b"", b"")
+    assert wait.returncode == 130
+    assert stable.connect().call("status")["status"] == "running"
+    assert control(stable, "shutdown", "kill", "--wait").stdout == "stopped\n"
+
+
+def drain_and_wait(stable: Stable) -> "subprocess.Popen[bytes]":
+    """A command that waits for the end of a supervisor, in which a run works until there is a file `gate`."""
+    place, client = stable.place, stable.connect()
+    gate = {"do": "wait_for", "path": str(place.work / "gate"), "timeout": "300s"}
+    client.spawn(place, script=place.script(steps(gate)), wait="session")
+    wait = place.start("control", "--socket", str(stable.socket), "shutdown", "drain", "--wait")
+    assert stable.process.stderr is not None
+    while b"shutdown.requested" not in stable.process.stderr.readline():
+        pass
+    return wait
+
+
 def test_a_run_has_no_supervisors_methods(place: Place) -> None:
     """They are told apart from names that do not exist."""
     path = place.path / "r.sock"
     place.run("--prompt", "x", "--script", place.script(steps({"do": "hang"})), "--control-socket", str(path))
-    eventually_sync(path.exists, WAIT_SECONDS)
+    eventually_sync(lambda: has_server(path), WAIT_SECONDS)  # its file is there a moment before it can be connected to
     with Client(path) as client:
         for method in ("spawn", "prune", "log_level"):
             assert client.refusal(method)["code"] == -32020

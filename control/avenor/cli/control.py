@@ -185,7 +185,18 @@ def _history(asked: Asked) -> int:
 
 
 def _shutdown(asked: Asked) -> int:
-    return _say(asked, _call(asked, "shutdown", asked.given("mode")), lambda _answer: "stopping")
+    if not asked.values.switch("wait"):
+        return _say(asked, _call(asked, "shutdown", asked.given("mode")), lambda _answer: "stopping")
+    from avenor.cli.server_end import call_and_see_end
+
+    result = call_and_see_end(asked.socket, "shutdown", asked.given("mode"))
+    if result is None:
+        complain(
+            "avenor control shutdown: --wait cannot see the server's process from here (it is in another container?); "
+            "nothing was asked of it. Leave --wait out"
+        )
+        return 1
+    return _say(asked, result, lambda _answer: "stopped")
 
 
 def _prune(asked: Asked) -> int:

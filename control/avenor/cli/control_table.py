@@ -169,8 +169,9 @@ SHUTDOWN = Command(
             choices=SHUTDOWN_MODES,
         ),
     ),
-    examples=("avenor control shutdown graceful", "avenor control shutdown detach"),
-    prints="`stopping`",
+    flags=(Flag("--wait", SWITCH, "return when its process has ended, so that another can start in its place"),),
+    examples=("avenor control shutdown graceful", "avenor control shutdown detach --wait"),
+    prints="`stopping`; with --wait, `stopped`",
     exits=EXITS,
 )
 CLAIM = Command(
