@@ -9,7 +9,8 @@ The plan is a JSON file with what differs from an ordinary pi, every member opti
     extension   what our extension's command says; null is a pi that has not loaded it
     first       lines to write before anything is read
     dies_of     words of the command line at which it ends with status 1
-    prompts     for each prompt, the records that follow its answer; at a `die` it ends with status 1
+    prompts     for each prompt, the records that follow its answer; at a `die` it ends with status 1, at a `hear` it
+                waits for the answer to a question
     aborted     the records that come before the answer to an abort
     refuses     the error that every prompt is answered with
     log         where to keep what it gets
@@ -18,6 +19,7 @@ The plan is a JSON file with what differs from an ordinary pi, every member opti
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +40,25 @@ def main(plan: Record, words: list[str]) -> None:
         sys.exit(1)
     prompts = list(plan.get("prompts", []))
     later = [None, *plan.get("later", [])]
-    for line in iter(sys.stdin.readline, ""):
-        message = json.loads(line)
-        if "log" in plan:
-            with Path(plan["log"]).open("a", encoding="utf-8") as log:
-                log.write(line)
+    heard = hear(plan)
+    for message in heard:
         if message["type"] == "extension_ui_response":
             continue
         if message["type"] == "abort":
-            say_all(plan.get("aborted", []))
+            say_all(plan.get("aborted", []), heard, plan)
         state = later.pop(0) if message["type"] == "get_state" and later else None
         answer(message, plan if state is None else {**plan, "state": state})
         if message["type"] == "prompt" and "refuses" not in plan:
-            say_all(prompts.pop(0))
+            say_all(prompts.pop(0), heard, plan)
+
+
+def hear(plan: Record) -> Iterator[Record]:
+    """What comes, kept in the log."""
+    for line in iter(sys.stdin.readline, ""):
+        if "log" in plan:
+            with Path(plan["log"]).open("a", encoding="utf-8") as log:
+                log.write(line)
+        yield json.loads(line)
 
 
 def answer(message: Record, plan: Record) -> None:
@@ -75,9 +83,13 @@ def answer(message: Record, plan: Record) -> None:
         say({**response, "id": message["id"], "data": known[message["type"]]})
 
 
-def say_all(records: list[Record]) -> None:
+def say_all(records: list[Record], heard: Iterator[Record], plan: Record) -> None:
     """Writes records; ends at a `die`."""
     for record in records:
+        if record["type"] == "hear":
+            while (message := next(heard))["type"] != "extension_ui_response":
+                answer(message, plan)
+            continue
         if record["type"] == "die":
             sys.stderr.write("this is the end\n")
             sys.exit(1)
