@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from avenor.control.debug import requests as requests_module
 from avenor.control.debug import server as server_module
 from avenor.control.debug.server import DebugServer, open_debug
 from avenor.control.httpconnections import HEAD_LIMIT_BYTES
@@ -194,8 +195,11 @@ async def test_a_head_that_is_too_large_is_refused(tmp_path: Path, fleet: Fleet)
 
 
 @pytest.mark.parametrize("target", ["/nope", "/prompt"])
-async def test_a_huge_body_is_refused_without_being_read(tmp_path: Path, fleet: Fleet, target: str) -> None:
+async def test_a_huge_body_is_refused_without_being_read(
+    tmp_path: Path, fleet: Fleet, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever sends it still sees the answer, if they send no more than one looks for."""
+    monkeypatch.setattr(requests_module, "_DISCARD_SECONDS", 60.0)
     async with serving(tmp_path, fleet) as up:
         stream = await up.connect()
         size = 4 * 1024 * 1024

@@ -22,8 +22,8 @@ from avenor.host.start import own_command
 _HEALTHY_SECONDS: Final = 5.0
 _FIRST_DELAY_SECONDS: Final = 0.1
 _LAST_DELAY_SECONDS: Final = 30.0
-# The zygote reaps and reports as soon as its child has ended.
-_REPORT_SECONDS: Final = 0.5
+# The zygote reaps and reports as soon as its child has ended; this is for one that is halted.
+_REPORT_SECONDS: Final = 5.0
 _READ_BYTES: Final = 64 * 1024
 
 _logger: Final = structlog.get_logger()
