@@ -17,6 +17,14 @@ from tests.control.served import FakeHubs, Writer, request, serving
 from tests.helpers import eventually
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that cuts nobody off: on a busy machine, what it gives its clients may be over before they are slow."""
+    monkeypatch.setattr(server_module, "FLUSH_SECONDS", 60.0)
+    monkeypatch.setattr(server_module, "_PATIENCE_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_what_is_due_is_sent_before_the_socket_closes(tmp_path: Path) -> None:
     """Answers, events and megabytes that the client has yet to read."""
     writer = Writer(tmp_path)
@@ -64,6 +72,7 @@ async def test_calls_that_wait_are_told_that_the_server_closes(tmp_path: Path) -
         assert await client.rest() == b""
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_detached_call_that_is_about_to_end_is_answered(tmp_path: Path) -> None:
     """The end waits for it, within its bounds."""
     gate = trio.Event()
