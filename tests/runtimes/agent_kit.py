@@ -33,7 +33,7 @@ TAG_NAME = "AVENOR_AGENT_TAG"
 GRACES = Graces(stdin_seconds=5.0, term_seconds=5.0, kill_seconds=5.0)
 QUICK = Graces(stdin_seconds=0.1, term_seconds=0.1, kill_seconds=5.0)  # for agents that will not go by themselves
 OPEN_SECONDS = 90.0  # A gemini session is resumed in a later minute than it was made in.
-CLOSE_SECONDS = 30.0
+CLOSE_SECONDS = 60.0
 TURN_SECONDS = 60.0  # For a hung agent to fail a test rather than the whole run.
 
 
@@ -142,5 +142,7 @@ async def opened(
             with trio.fail_after(TURN_SECONDS):
                 yield session
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS) as closing:
                 await session.close(graces)
+            if closing.cancelled_caught:  # its tasks go on, and would be waited for without an end
+                raise AssertionError(f"closing took longer than {CLOSE_SECONDS:g} s")
