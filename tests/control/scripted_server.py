@@ -59,7 +59,7 @@ class ScriptedServer:
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
     def send_all(self, data: bytes) -> None:

@@ -334,7 +334,7 @@ def test_a_server_that_hangs_does_not_outlast_the_time(
     release = threading.Event()
 
     def hang(_params: dict[str, Any]) -> Any:
-        release.wait(20)
+        release.wait(60)
         return DONE
 
     with ScriptedServer(path, {"status": LIVE, "wait": hang}):
@@ -348,7 +348,7 @@ def test_an_interrupt_ends_the_wait(path: str) -> None:
     release = threading.Event()
 
     def hang(_params: dict[str, Any]) -> Any:
-        release.wait(20)
+        release.wait(60)
         return DONE
 
     with ScriptedServer(path, {"status": LIVE, "wait": hang}) as server:
@@ -356,6 +356,6 @@ def test_an_interrupt_ends_the_wait(path: str) -> None:
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         eventually_sync(lambda: len(server.requests) == 2)
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=20) == (b"", b"")
+        assert process.communicate(timeout=60) == (b"", b"")
         assert process.returncode == 130
         release.set()

@@ -303,7 +303,7 @@ def _in_thread(target: Callable[[], None]) -> Generator[None]:
     thread = threading.Thread(target=target, daemon=True)
     thread.start()
     yield
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -397,7 +397,7 @@ def test_list_ids_gives_up_on_a_server_that_hangs(
     release = threading.Event()
 
     def hang(_params: Any) -> list[Any]:
-        release.wait(10)
+        release.wait(60)
         return []
 
     serve(list=hang)

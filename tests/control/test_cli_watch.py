@@ -246,7 +246,7 @@ class Following:
         return self.process.stderr.readline()
 
     def finish(self) -> tuple[str, str, int]:
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=60)
         return out, err, self.process.returncode
 
 
@@ -335,7 +335,7 @@ def test_a_reader_that_leaves_ends_it_before_more_comes(log: Path, follow: Follo
     assert watch.line().startswith("EVENT run.start")
     assert watch.process.stdout is not None
     watch.process.stdout.close()
-    assert watch.process.wait(20) == 141
+    assert watch.process.wait(60) == 141
 
 
 def test_what_could_not_be_printed_is_read_again(log: Path) -> None:

@@ -190,7 +190,7 @@ def test_what_ended_meanwhile_has_its_real_outcome(place: Place) -> None:
     limits = {"times": {"timeout": "5s"}}
     ids = {
         name: client.spawn(place, prompt=f"{name} out", script=script, **limits.get(name, {}))["runtime_id"]
-        for name in ("parks", "fails", "times", "signalled", "killed")
+        for name in ("parks", "fails", "signalled", "killed", "times")  # the limit begins when all the others run
     }
     pids = {name: first.runtime_pid(runtime_id) for name, runtime_id in ids.items()}
     eventually_sync(lambda: len(place.processes_like("sleep")) >= 3, WAIT_SECONDS)

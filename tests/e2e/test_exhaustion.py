@@ -175,6 +175,7 @@ def test_a_run_that_ends_at_the_descriptor_limit_is_over(stable: Stable, way: st
         assert client.call("status", runtime_id=runtime_id)["status"] == "ended"
     eventually_sync((stable.state / runtime_id / "sentinel.env").exists, WAIT_SECONDS)
     assert stable.sentinel(runtime_id).stop_reason == ("zz" if way == "by itself" else "cancelled")
+    eventually_sync(lambda: client.call("prune", keep="0s", dry_run=True) == {"pruned": [runtime_id]}, WAIT_SECONDS)
     assert client.call("prune", keep="0s") == {"pruned": [runtime_id]}
     assert stable.shutdown("drain") == 0
 
@@ -213,11 +214,13 @@ def test_steps_of_the_clock_move_no_deadline(place: Place) -> None:
     hang = place.script(steps(say("a"), {"do": "hang"}))
     endless = client.spawn(place, script=hang)["runtime_id"]
     began = time.monotonic()
+    # Their time may be over before an agent has started.
+    common = {"prompt": "x", "dir": str(place.work), "backend": "scripted", "wait": "started"}
     limited = {
-        reason: client.send("spawn", prompt="x", dir=str(place.work), backend="scripted", script=hang, **{reason: "1s"})
+        reason: client.send("spawn", **common, script=hang, **{reason: "1s"})
         for reason in ("timeout", "progress_timeout")
     }
-    parked = client.send("spawn", prompt="x", dir=str(place.work), backend="scripted")
+    parked = client.send("spawn", **common)
     ids = {reason: client.answer(each)["result"]["runtime_id"] for reason, each in limited.items()}
     ids["end_turn"] = client.answer(parked)["result"]["runtime_id"]
     clock.set(86_400)

@@ -222,7 +222,7 @@ def test_the_board_is_served_without_a_token_and_holds_none(served: tuple[Stable
 
 def test_nobody_who_follows_keeps_an_idle_supervisor(place: Place) -> None:
     """A stream is a client; when it has gone, there is none."""
-    stable = Stable(place, "--http-debug", ":0", "--log-format", "json", "--idle-timeout", "100ms", wait=False)
+    stable = Stable(place, "--http-debug", ":0", "--log-format", "json", "--idle-timeout", "3s", wait=False)
     with Http(_logged_url(stable), Path(f"{stable.socket}.token")) as http:
         with http.events():
             assert http.get("runtimes") == []

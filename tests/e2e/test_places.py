@@ -116,7 +116,7 @@ def test_parked_ones_are_reaped_after_their_time(place: Place) -> None:
 
 def test_an_idle_supervisor_stops(place: Place) -> None:
     """`--idle-timeout`: not while somebody is connected or something lives; then it says why it left."""
-    stable = Stable(place, "--idle-timeout", "1", "--parked-timeout", "1")
+    stable = Stable(place, "--idle-timeout", "3", "--parked-timeout", "1")
     client = stable.connect()
     client.spawn(place)
     client.close()

@@ -328,7 +328,9 @@ def test_prune_from_end_to_end(place: Place) -> None:
     script = place.script(steps(say("x")))
     for params in ({"key": "k", "sentinel_file": str(mine)}, {}):
         runtime_id = client.spawn(place, script=script, **params)["runtime_id"]
-        eventually_sync(lambda: client.call("status", runtime_id=runtime_id)["status"] == "ended", WAIT_SECONDS)  # noqa: B023
+        client.call("wait", runtime_id=runtime_id, until="done")
+    # A moment after their ends are told they are settled, too.
+    eventually_sync(lambda: len(client.call("prune", keep=0, dry_run=True)["pruned"]) == 2, WAIT_SECONDS)
     assert control(stable, "prune", "--keep", "1h").stdout == "pruned 0\n"
     assert control(stable, "prune", "--keep", "0", "--dry-run").stdout == "would prune 2\n"
     lock = subprocess.Popen(["flock", str(stable.state / "rt_2/lock"), "cat"], stdin=subprocess.PIPE)

@@ -81,7 +81,7 @@ def test_a_probe_never_makes_an_acquire_fail(tmp_path: Path, monkeypatch: pytest
     with path.open() as probe:
         fcntl.flock(probe, fcntl.LOCK_SH)
         acquire.start()
-        assert was_refused.wait(10)
+        assert was_refused.wait(60)
     acquire.join()
     assert lock.is_held
     lock.release()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import structlog.testing
 import trio
+from trio.testing import MockClock
 
 from avenor.host.identity import read_stat
 from avenor.runtimes import git as git_module
@@ -901,17 +902,24 @@ def is_running(pid: int) -> bool:
 
 
 async def test_git_that_never_ends_is_killed_with_its_group(
-    repository: Repository, stuck_git: tuple[dict[str, str], Path]
+    repository: Repository, stuck_git: tuple[dict[str, str], Path], shifted_clock: MockClock
 ) -> None:
     """After the limit nothing of it runs, nothing is told, and the log says why."""
     env, pids = stuck_git
+
+    async def pass_the_time() -> None:
+        await eventually(pids.exists)
+        shifted_clock.jump(300)
+
     with (
-        GitDeltas(str(repository.path), env, step_seconds=1) as deltas,
+        GitDeltas(str(repository.path), env, step_seconds=300) as deltas,
         structlog.testing.capture_logs() as logs,
     ):
-        assert await deltas.mark() is None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pass_the_time)
+            assert await deltas.mark() is None
     assert [(entry["event"], entry["step"], entry["reason"]) for entry in logs] == [
-        ("git.failed", "head", "took longer than 1 s")
+        ("git.failed", "head", "took longer than 300 s")
     ]
     started = process_ids(pids)
     assert len(started) == 2

@@ -295,7 +295,7 @@ def test_one_socket_can_be_both_stdin_and_stdout(tmp_path: Path) -> None:
             messages = ask("session/prompt", {"sessionId": session_id, "prompt": prompt})
             assert len(messages[0]["params"]["update"]["content"]["text"]) == 3_000_000
         ours.shutdown(socket.SHUT_RDWR)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 # --- handshake ------------------------------------------------------------------------------------------------------

@@ -244,4 +244,4 @@ def test_members_of_a_team_count_together(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert sum(int(process.communicate(timeout=20)[0]) for process in processes) == 50
+    assert sum(int(process.communicate(timeout=60)[0]) for process in processes) == 50

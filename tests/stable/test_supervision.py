@@ -593,7 +593,7 @@ async def test_detach_leaves_every_runtime_alone(tmp_path: Path) -> None:
 async def test_an_idle_supervisor_stops_itself(tmp_path: Path) -> None:
     """After --idle-timeout without a live runtime and without a client, and not before both are gone."""
     # Long enough for the client to come in time on a busy machine.
-    async with open_stable(tmp_path, idle_timeout=1.0) as stable:
+    async with open_stable(tmp_path, idle_timeout=3.0) as stable:
         client = await stable.connect()
         await stable.spawned(client)
         await client.call("cancel")

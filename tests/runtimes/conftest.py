@@ -1,0 +1,10 @@
+"""Fixtures of the tests of runtimes."""
+
+import pytest
+from trio.testing import MockClock
+
+
+@pytest.fixture
+def shifted_clock() -> MockClock:
+    """A clock that goes as fast as the real one, for tests with real processes; `jump` lets a limit pass."""
+    return MockClock(rate=1.0)
