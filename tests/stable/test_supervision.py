@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog.testing
 import trio
 
 from avenor.control.rpc import Call
@@ -14,6 +15,7 @@ from avenor.protocol.errors import MethodNotFound, SpawnError
 from avenor.protocol.events import EventHead, TurnEnd, TurnStart
 from avenor.protocol.methods import RouterReaped
 from avenor.protocol.outcomes import Status, parse_sentinel
+from avenor.stable import supervision
 from tests.helpers import eventually
 from tests.stable.kit import SPAWN, FakeLauncher, open_stable
 
@@ -540,6 +542,25 @@ async def test_a_graceful_shutdown_kills_what_does_not_end(tmp_path: Path) -> No
         await stable.stopped.wait()
         assert stable.launcher.ended[0] == "rt_1"
         assert sentinel_of(str(tmp_path / "state/rt_1/sentinel.env")) is Status.KILLED
+
+
+async def test_what_a_kill_could_not_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor leaves in time; it does not say that everything has ended."""
+    monkeypatch.setattr(supervision, "_SELF_KILL_SECONDS", 0.1)
+    monkeypatch.setattr(supervision, "_KILL_SECONDS", 0.1)
+
+    async def end(_launcher: FakeLauncher, _path: Path) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(FakeLauncher, "end", end)
+    with structlog.testing.capture_logs() as logs:
+        async with open_stable(tmp_path) as stable:
+            client = await stable.connect()
+            await stable.spawned(client)
+            stable.runtime("rt_1").behaviour["shutdown"] = lambda _call, _params: _never(int)
+            await client.call("shutdown", mode="kill")
+            await stable.stopped.wait()
+    assert [entry["runtimes"] for entry in logs if entry["event"] == "shutdown.not_all_ended"] == [["rt_1"]]
 
 
 async def test_a_kill_waits_for_what_it_needs_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,9 @@ class Supervision:
                 for runtime in self._registry.live:
                     nursery.start_soon(self._keeper.kill, runtime)
                 await self.wait_none_live()
+        if left := [runtime.id for runtime in self._registry.live]:
+            # As where the kernel does not let go of a process. It is told, and the next supervisor takes them over.
+            _logger.error("shutdown.not_all_ended", runtimes=left)
 
     # ---- its own
 
