@@ -20,7 +20,7 @@ REAL: Final = "DOCS_AVENOR"
 BUSY: Final = "DOCS_BUSY"
 """The variable with the path of a file that is there when an agent is at work that takes long."""
 
-_PATIENCE_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 120.0
 # How long somebody looks at an empty screen.
 _LOOK_SECONDS: Final = 1.0
 

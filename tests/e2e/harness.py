@@ -25,7 +25,7 @@ from tests.helpers import eventually_sync
 AVENOR = str(Path(sys.executable).with_name("avenor"))
 MARK = "AVENOR_E2E"
 # The bound of every wait: far above what a loaded machine needs, far below what a person would wait for.
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 
 
 class Place:
