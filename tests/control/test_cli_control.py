@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from avenor.cli import main
 from avenor.host.identity import process_id
+from avenor.protocol.methods import Pong
 from tests.control.scripted_server import Refusal, ScriptedServer, Then, event_line
 
 Serve = Callable[..., ScriptedServer]
@@ -118,12 +120,24 @@ def test_a_server_that_cannot_be_seen_is_not_shut_down_to_be_waited_for(
     """It is in another container, where its number means another process, or none."""
     me = process_id(os.getpid())
     assert me is not None
-    server = serve(ping={"pid": me.pid, "start_time": me.start_ticks - 1, "boot_id": me.boot_id}, shutdown={})
+    pong = Pong(version="1", pid=me.pid, mode="stable", uptime_ms=1, start_time=me.start_ticks - 1, boot_id=me.boot_id)
+    server = serve(ping=msgspec.to_builtins(pong), shutdown={})
     assert main(["control", "shutdown", "--wait"]) == 1
     out, err = capfd.readouterr()
     assert (out, [method for method, _ in server.requests]) == ("", ["ping"])
     assert "cannot see the server's process" in err
     assert "Leave --wait out" in err
+
+
+def test_a_server_that_says_nothing_of_itself_is_not_shut_down_to_be_waited_for(
+    serve: Serve, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is something else."""
+    server = serve(ping={"pong": True}, shutdown={})
+    assert main(["control", "shutdown", "--wait"]) == 3
+    out, err = capfd.readouterr()
+    assert (out, [method for method, _ in server.requests]) == ("", ["ping"])
+    assert "not avenor, or of another version" in err
 
 
 def test_spawn_sends_what_was_given_with_an_absolute_dir(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
+import msgspec
 import trio
 
-from avenor.cli.wire import Connection
+from avenor.cli.wire import Connection, NoServer
 from avenor.host.identity import ProcessId, is_alive, wait_dead
+from avenor.protocol.methods import Pong
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,11 @@ def call_and_see_end(path: str, method: str, params: Mapping[str, object]) -> by
         NoServer: There is none, or it went away without an answer.
     """
     with Connection(path) as connection:
-        pong = json.loads(connection.call("ping", {}))
-        server = ProcessId(pid=pong["pid"], start_ticks=pong["start_time"], boot_id=pong["boot_id"])
+        try:
+            pong = msgspec.json.decode(connection.call("ping", {}), type=Pong)
+        except msgspec.DecodeError as error:
+            raise NoServer(f"{path}: what answers there is not avenor, or of another version ({error})") from error
+        server = ProcessId(pid=pong.pid, start_ticks=pong.start_time, boot_id=pong.boot_id)
         if not is_alive(server):
             return None
         result = connection.call(method, params)
