@@ -148,7 +148,7 @@ def test_the_timeout_of_a_run_is_one_for_all_below_it(place: Place, stable: Stab
     """A child cannot outlive the deadline of the run that it was started for."""
     hangs = place.script(steps(HANG))
     client = stable.connect()
-    client.spawn(place, script=hangs, timeout="5s", wait="started")
+    client.spawn(place, script=hangs, timeout="10s", wait="started")
     client.spawn(place, script=hangs, parent_id="rt_1", wait="started")
     client.spawn(place, script=hangs, parent_id="rt_2", timeout="1h", wait="started")
     for runtime_id in ("rt_1", "rt_2", "rt_3"):

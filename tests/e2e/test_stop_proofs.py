@@ -171,7 +171,7 @@ def test_after_a_timeout_nothing_is_left(place: Place, strangers: Strangers) -> 
     """A run is told to have ended by its timeout when all that it started is gone."""
     stable = Stable(place)
     client = stable.connect()
-    runs = {name: Stubborn(place, client, _HABITS[name], timeout="8s") for name in ("polite", "deaf to both")}
+    runs = {name: Stubborn(place, client, _HABITS[name], timeout="20s") for name in ("polite", "deaf to both")}
     for run in runs.values():
         strangers.join(run.wait_up())
     for name, run in runs.items():
