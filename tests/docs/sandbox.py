@@ -4,8 +4,10 @@ The commands are run as they are shown, one after another, in one shell. Only wh
 another: paths, ports, and the names that differ in every run.
 """
 
+import contextlib
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -158,6 +160,9 @@ def describe(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    # Below the ports that systems give away by themselves: one of those could be another test's by the time it is used.
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("a hundred ports are taken")
