@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from trio.testing import MockClock
 
 from avenor.protocol.errors import ConfigError
 from avenor.protocol.manifest.authority import Capabilities
@@ -153,28 +152,16 @@ async def test_a_check_runs_on_exactly_the_revision_and_leaves_nothing(repo: Rep
 
 
 @pytest.mark.parametrize("unsandboxed", [pytest.param(False, marks=needs_sandbox()), True])
-async def test_a_check_that_takes_too_long_is_ended_with_all_that_it_started(
-    repo: Repo, unsandboxed: bool, shifted_clock: MockClock
-) -> None:
+async def test_a_check_that_takes_too_long_is_ended_with_all_that_it_started(repo: Repo, unsandboxed: bool) -> None:
     """It has no exit status then."""
     shop = await make(repo, unsandboxed=unsandboxed)
     seconds = f"30{os.getpid()}"
     line = f"sleep {seconds} & echo begun; sleep {seconds}"
-
-    def sleeping() -> int:
-        found = subprocess.run(["pgrep", "-c", "-x", "-f", f"sleep {seconds}"], capture_output=True, check=False)
-        return int(found.stdout)
-
-    async def pass_the_time() -> None:
-        await eventually(lambda: sleeping() == 2)
-        shifted_clock.jump(300)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(pass_the_time)
-        ran = await shop.check(BoundReceipt(name="r", command=["sh", "-c", line], timeout=300.0), repo.first, 1)
+    # Enough for a shell to begin on a busy machine.
+    ran = await shop.check(BoundReceipt(name="r", command=["sh", "-c", line], timeout=3.0), repo.first, 1)
     assert ran.exit_code is None
-    assert ran.output == "it took longer than 300 s\nbegun\n"
-    await eventually(lambda: sleeping() == 0)
+    assert ran.output == "it took longer than 3 s\nbegun\n"
+    await eventually(lambda: subprocess.run(["pgrep", "-f", f"sleep {seconds}"], check=False).returncode == 1)
 
 
 async def test_a_check_that_cannot_start_says_so(repo: Repo) -> None:
