@@ -304,8 +304,7 @@ def drain_and_wait(stable: Stable) -> "subprocess.Popen[bytes]":
     client.spawn(place, script=place.script(steps(gate)), wait="session")
     wait = place.start("control", "--socket", str(stable.socket), "shutdown", "drain", "--wait")
     assert stable.process.stderr is not None
-    while b"shutdown.requested" not in stable.process.stderr.readline():
-        pass
+    assert any(b"shutdown.requested" in line for line in stable.process.stderr)
     return wait
 
 

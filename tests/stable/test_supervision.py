@@ -17,7 +17,7 @@ from avenor.protocol.methods import RouterReaped
 from avenor.protocol.outcomes import Status, parse_sentinel
 from avenor.stable import supervision
 from tests.helpers import eventually
-from tests.stable.kit import SPAWN, FakeLauncher, open_stable
+from tests.stable.kit import SPAWN, FakeLauncher, Stable, open_stable
 
 
 def sentinel_of(path: str) -> Status:
@@ -532,14 +532,19 @@ async def test_shutdown_ends_running_parked_and_queued_runtimes(tmp_path: Path, 
         assert statuses == [Status.DONE, Status.KILLED, Status.KILLED]
 
 
+async def shut_down_with_one_that_is_deaf(stable: Stable, **params: str) -> None:
+    """Returns when the supervisor has stopped; the runtime does not end when it is asked to."""
+    client = await stable.connect()
+    await stable.spawned(client)
+    stable.runtime("rt_1").behaviour["shutdown"] = lambda _call, _params: _never(int)
+    await client.call("shutdown", **params)
+    await stable.stopped.wait()
+
+
 async def test_a_graceful_shutdown_kills_what_does_not_end(tmp_path: Path) -> None:
     """After --shutdown-timeout; the end is ours, so it is told as KILLED and not as lost."""
     async with open_stable(tmp_path, shutdown_timeout=0.05) as stable:
-        client = await stable.connect()
-        await stable.spawned(client)
-        stable.runtime("rt_1").behaviour["shutdown"] = lambda _call, _params: _never(int)
-        await client.call("shutdown")
-        await stable.stopped.wait()
+        await shut_down_with_one_that_is_deaf(stable)
         assert stable.launcher.ended[0] == "rt_1"
         assert sentinel_of(str(tmp_path / "state/rt_1/sentinel.env")) is Status.KILLED
 
@@ -555,11 +560,7 @@ async def test_what_a_kill_could_not_end_is_told(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(FakeLauncher, "end", end)
     with structlog.testing.capture_logs() as logs:
         async with open_stable(tmp_path) as stable:
-            client = await stable.connect()
-            await stable.spawned(client)
-            stable.runtime("rt_1").behaviour["shutdown"] = lambda _call, _params: _never(int)
-            await client.call("shutdown", mode="kill")
-            await stable.stopped.wait()
+            await shut_down_with_one_that_is_deaf(stable, mode="kill")
     assert [entry["runtimes"] for entry in logs if entry["event"] == "shutdown.not_all_ended"] == [["rt_1"]]
 
 
@@ -575,11 +576,7 @@ async def test_a_kill_waits_for_what_it_needs_to_look(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(FakeLauncher, "end", fail_first)
     async with open_stable(tmp_path) as stable:
-        client = await stable.connect()
-        await stable.spawned(client)
-        stable.runtime("rt_1").behaviour["shutdown"] = lambda _call, _params: _never(int)
-        await client.call("shutdown", mode="kill")
-        await stable.stopped.wait()
+        await shut_down_with_one_that_is_deaf(stable, mode="kill")
         assert (faults, stable.registry.live) == ([], ())
         assert sentinel_of(str(tmp_path / "state/rt_1/sentinel.env")) is Status.KILLED
 
