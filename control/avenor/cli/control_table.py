@@ -170,6 +170,10 @@ SHUTDOWN = Command(
         ),
     ),
     flags=(Flag("--wait", SWITCH, "return when its process has ended, so that another can start in its place"),),
+    about=(
+        "With --wait the command ends with status 1, and asks nothing of the server, where its process cannot be seen, "
+        "as from another container."
+    ),
     examples=("avenor control shutdown graceful", "avenor control shutdown detach --wait"),
     prints="`stopping`; with --wait, `stopped`",
     exits=EXITS,
