@@ -195,12 +195,11 @@ def _listen(target: Path) -> socket.socket:
         with short_address(target) as address:
             listener.bind(address)
         try:
-            if sys.platform != "linux":
-                os.chmod(target, 0o600)
             # At once: whoever sees the file may connect, and is refused until then.
             listener.listen(_BACKLOG)
-            if sys.platform == "linux":
-                os.chmod(target, 0o600)  # a strict umask may have taken our own rights
+            # A strict umask may have taken our own rights. Elsewhere than on Linux others' are taken only now: servers
+            # look at who has connected, too.
+            os.chmod(target, 0o600)
             listener.setblocking(False)
         except BaseException:
             target.unlink(missing_ok=True)
