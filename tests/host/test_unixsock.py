@@ -233,6 +233,19 @@ def test_a_socket_is_removed_only_while_it_is_ours(tmp_path: Path) -> None:
     assert not remove_if_ours(path, path.stat().st_ino)
 
 
+def test_whoever_has_the_directory_needs_no_other_lock(tmp_path: Path) -> None:
+    """One file is made, and taken away; what a dead server has left is replaced all the same."""
+    path = tmp_path / "s.sock"
+    make_stale(path)
+    with bind_listener(path, has_directory=True) as listener:
+        exchange(listener, path)
+        assert os.listdir(tmp_path) == ["s.sock"]
+        with pytest.raises(SocketInUse):
+            bind_listener(path, has_directory=True)
+        assert remove_if_ours(path, socket_inode(path), has_directory=True)
+    assert os.listdir(tmp_path) == []
+
+
 def test_removing_in_a_directory_that_is_gone_does_nothing(tmp_path: Path) -> None:
     """State directories may be deleted under a running server."""
     assert not remove_if_ours(tmp_path / "no" / "s.sock", 1)

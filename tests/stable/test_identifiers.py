@@ -1,6 +1,9 @@
 """Runtime ids: each given once in the life of a state directory."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from avenor.stable.identifiers import Identifiers, list_runtimes
 
@@ -20,6 +23,27 @@ def test_an_id_does_not_come_back_when_its_directory_is_gone(tmp_path: Path) -> 
     identifiers.write_mark()
     path.rmdir()
     assert Identifiers(tmp_path).allocate()[0] == "rt_2"
+
+
+def test_the_mark_is_written_in_its_place(tmp_path: Path) -> None:
+    """The same file for every spawn, of which nothing stays of what was there before."""
+    mark = tmp_path / "high-water"
+    mark.write_text("12 of somebody else\n")
+    inode = mark.stat().st_ino
+    identifiers = Identifiers(tmp_path)
+    for number in (1, 2):
+        identifiers.allocate()
+        identifiers.write_mark(durable=number == 2)
+        assert mark.read_text() == f"{number}\n"
+    assert mark.stat().st_ino == inode
+
+
+def test_a_mark_without_room_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a number would be another number."""
+    identifiers = Identifiers(tmp_path)
+    monkeypatch.setattr(os, "write", lambda _fd, _data: 0)
+    with pytest.raises(OSError, match="No space left"):
+        identifiers.write_mark()
 
 
 def test_a_directory_that_appears_is_stepped_over(tmp_path: Path) -> None:

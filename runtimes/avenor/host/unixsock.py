@@ -60,7 +60,7 @@ class _HasPeer(Protocol):
     def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes: ...
 
 
-def bind_listener(path: str | Path, *, allow_long_path: bool = True) -> socket.socket:
+def bind_listener(path: str | Path, *, allow_long_path: bool = True, has_directory: bool = False) -> socket.socket:
     """A listening, non-blocking stream socket at a path (0600), which replaces one whose server is dead.
 
     Of several starts at the same time one wins. A directory that is not there is made (0700).
@@ -69,6 +69,7 @@ def bind_listener(path: str | Path, *, allow_long_path: bool = True) -> socket.s
         path: Where clients will find it.
         allow_long_path: Reach a path above the kernel's limit through its directory. Our own programs can dial such a
             socket, others cannot; so a path that a user chose is better refused.
+        has_directory: Nobody else starts there, because the caller holds a lock on the directory: no other is needed.
 
     Raises:
         SocketInUse: A live server is there; nothing of it was touched.
@@ -80,7 +81,7 @@ def bind_listener(path: str | Path, *, allow_long_path: bool = True) -> socket.s
     if is_too_long(target) and not allow_long_path:
         raise _too_long(target)
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _start_lock(target):
+    with contextlib.nullcontext() if has_directory else _start_lock(target):
         _clear_stale(target)
         try:
             return _listen(target)
@@ -120,16 +121,20 @@ def socket_inode(path: str | Path) -> int:
     return os.lstat(path).st_ino
 
 
-def remove_if_ours(path: str | Path, inode: int) -> bool:
+def remove_if_ours(path: str | Path, inode: int, *, has_directory: bool = False) -> bool:
     """Remove a socket file that is still the one we made, and say whether it was. Its lock file goes too.
 
     Call it while the listener is open: a closed one's inode number may already belong to another's file.
+
+    Args:
+        path, has_directory: As they were given to `bind_listener`.
+        inode: What `socket_inode` gave then.
     """
     target = Path(path)
     if not _is_socket_with(target, inode):
         return False
     try:
-        with _start_lock(target):
+        with contextlib.nullcontext() if has_directory else _start_lock(target):
             if not _is_socket_with(target, inode):
                 return False
             target.unlink()

@@ -72,6 +72,7 @@ def run_directory(path: str, ready_fd: int) -> int:
         sentinel_path=record.spec.sentinel_file or str(rundir.sentinel_path),
         sockets=[Listening(path=str(rundir.socket_path), is_private=True)],
         told=ready.tell,
+        has_supervisor=True,
     )
     return _run(record, place).outcome.exit_code
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from signal import SIGKILL
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 import trio
@@ -46,12 +46,16 @@ from avenor.runtimes.serving import make_server
 from avenor.runtimes.single import run_single
 from avenor.runtimes.terminal import View
 
+# A supervisor connects within milliseconds of hearing that a runtime is ready, unless it was killed just now.
+_LINK_SECONDS: Final = 1.0
+
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):
     """A socket to serve.
 
     Attributes:
-        is_private: Whether the path is ours, which may be longer than foreign clients can dial.
+        is_private: Whether the path is in the run's own directory, whose lock this process holds: nobody else starts
+            there, and it may be longer than foreign clients can dial.
     """
 
     path: str
@@ -83,6 +87,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         told: Called once, with None when the sockets answer, or with what kept the run from starting.
         view: Shows the run to a person.
         open_http: Gives the server for HTTP, where there is to be one; raises `AvenorError`.
+        has_supervisor: One has started it, and connects once it was told. The run begins when it has, so that nothing
+            happens before its spawner owns it, and nobody waits for an answer while the agent is being started.
     """
 
     rundir: RunDir
@@ -92,6 +98,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     told: Callable[[AvenorError | None], None]
     view: View | None = None
     open_http: Callable[[], AbstractContextManager[HttpServer]] | None = None
+    has_supervisor: bool = False
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +148,8 @@ async def _serve_and_live(host: RunHost, hub: EventHub, place: Place, problem: A
             http = None if place.open_http is None else sockets.enter_context(place.open_http())
         except AvenorError as error:
             problem = problem or error
-        server = make_server(host, hub, place.identity)
+        linked = trio.Event()
+        server = make_server(host, hub, place.identity, linked=linked.set)
         async with trio.open_nursery() as nursery:
             await nursery.start(watch_signals, host)
             await nursery.start(CHILDREN.keep_reaping)
@@ -153,6 +161,9 @@ async def _serve_and_live(host: RunHost, hub: EventHub, place: Place, problem: A
                 nursery.start_soon(place.view.run)
             failpoint("runtime.before_ready")
             place.told(problem)
+            if place.has_supervisor:
+                with trio.move_on_after(_LINK_SECONDS), host.ending.interruptible():
+                    await linked.wait()
             outcome = await _live_or_fail(host, problem)
             await server.close()
             if http is not None:
@@ -188,9 +199,9 @@ def _bound(listening: Listening) -> Generator[socket.socket, None, None]:
     Raises:
         AvenorError: It cannot be bound.
     """
-    path = listening.path
+    path, is_private = listening.path, listening.is_private
     try:
-        listener = bind_listener(path, allow_long_path=listening.is_private)
+        listener = bind_listener(path, allow_long_path=is_private, has_directory=is_private)
     except OSError as error:
         raise SpawnError(f"cannot listen on {path}: {error.strerror}; choose another path") from error
     with listener:
@@ -198,7 +209,7 @@ def _bound(listening: Listening) -> Generator[socket.socket, None, None]:
         try:
             yield listener
         finally:
-            remove_if_ours(path, inode)
+            remove_if_ours(path, inode, has_directory=is_private)
 
 
 def _first_snapshot(record: Record, place: Place) -> Snapshot:

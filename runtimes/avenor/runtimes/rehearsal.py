@@ -111,6 +111,7 @@ async def _live(rundir: RunDir) -> None:
                 sentinel_path=str(rundir.sentinel_path),
                 sockets=[Listening(path=str(rundir.socket_path), is_private=True)],
                 told=told,
+                has_supervisor=True,
             )
             await run_process(record, place)
     finally:

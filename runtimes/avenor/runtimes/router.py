@@ -4,6 +4,7 @@ A link is never a client itself: it names the client in each call. So one connec
 alone knows who owns the run.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -41,13 +42,17 @@ class Router:
         hub: Its events.
         methods: Who answers `ping`, which `router.hello` answers too.
         table: Where routed calls are looked up.
+        linked: Called for each link, once it has introduced itself.
     """
 
-    def __init__(self, host: RunHost, hub: EventHub, methods: RunMethods, table: MethodTable) -> None:
+    def __init__(
+        self, host: RunHost, hub: EventHub, methods: RunMethods, table: MethodTable, linked: Callable[[], None]
+    ) -> None:
         self._host = host
         self._hub = hub
         self._methods = methods
         self._table = table
+        self._linked = linked
         self._links: set[str] = set()
         self._server: ControlServer | None = None
 
@@ -70,6 +75,7 @@ class Router:
 
     def _hello(self, call: Call, _params: NoParams) -> RouterHello:
         self._links.add(call.connection.client_id)
+        self._linked()
         return RouterHello(ping=self._methods.pong(), snapshot=self._hub.snapshot())
 
     def _route(self, call: Call, params: RouterCall) -> Any:

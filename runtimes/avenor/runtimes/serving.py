@@ -1,5 +1,7 @@
 """The control server of one run: all its methods on one table."""
 
+from collections.abc import Callable
+
 from avenor.control.hub import EventHub, SingleHub
 from avenor.control.reading import add_reading, add_snapshots
 from avenor.control.rpc import MethodTable
@@ -11,13 +13,16 @@ from avenor.runtimes.methods import RunMethods, no_such_runtime
 from avenor.runtimes.router import Router
 
 
-def make_server(host: RunHost, hub: EventHub, process: ProcessId) -> ControlServer:
+def make_server(
+    host: RunHost, hub: EventHub, process: ProcessId, *, linked: Callable[[], None] = lambda: None
+) -> ControlServer:
     """A server for a run, which serves nothing yet.
 
     Args:
         host: The run.
         hub: Its events.
         process: This process, for `ping`.
+        linked: Called whenever a supervisor has introduced itself.
     """
     table = MethodTable()
     hubs = SingleHub(hub, lambda runtime_id: no_such_runtime(host, runtime_id))
@@ -26,7 +31,7 @@ def make_server(host: RunHost, hub: EventHub, process: ProcessId) -> ControlServ
     add_subscriptions(table, hubs)
     methods = RunMethods(host, process)
     methods.add_to(table)
-    router = Router(host, hub, methods, table)
+    router = Router(host, hub, methods, table, linked)
     router.add_methods()
     server = ControlServer(table, router.connection_lost)
     router.tell_through(server)

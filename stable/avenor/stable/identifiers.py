@@ -4,14 +4,13 @@ Making the directory allocates the id. The high-water mark keeps ids of director
 """
 
 import contextlib
+import errno
 import os
 import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
-
-from avenor.host.atomic import write_atomic
 
 _NAME: Final = re.compile(r"rt_([1-9][0-9]*)")
 _MARK: Final = "high-water"
@@ -78,7 +77,28 @@ class Identifiers:
             OSError: It could not be written.
         """
         with self._marking:  # so that an older number never replaces a newer one
-            write_atomic(self._state_dir / _MARK, f"{self._last}\n".encode(), durable=durable)
+            # In its place: a new file for each spawn would leave the file system as many to forget. No number is
+            # shorter than the one before it, so the text is whole at any moment.
+            fd = os.open(self._state_dir / _MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                text = f"{self._last}\n".encode()
+                if os.write(fd, text) < len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.ftruncate(fd, len(text))  # of what somebody else may have put there
+                if durable:
+                    _sync(fd, self._state_dir)
+            finally:
+                os.close(fd)
+
+
+def _sync(fd: int, directory: Path) -> None:
+    """Returns when a file and its name in a directory are on the disk."""
+    os.fsync(fd)
+    directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory_fd)
+    finally:
+        os.close(directory_fd)
 
 
 def _numbers(names: Iterable[str]) -> list[int]:

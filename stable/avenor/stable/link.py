@@ -224,21 +224,20 @@ class Link:
 
     def _introduce(self) -> None:
         """Say what this connection is for, ask for the events that are new, and send what has waited."""
-        self._transmit(Call("router.hello", {}, self._greet))
+        calls = [Call("router.hello", {}, self._greet)]
         after = SubscribeParams(replay=True, after_seq=self._runtime.hub.latest_seq, on_lag="disk")
         client = None if self._was_introduced else self._runtime.spawner
         self._was_introduced = True
         if client is None:
-            self._transmit(Call("subscribe", after, self._have_started))
+            calls.append(Call("subscribe", after, self._have_started))
         else:
             # The spawner owns what it spawned, from the first moment on.
             self._named.add(client)
             claim = RouterCall(client=client, method="claim", params=msgspec.Raw(b"{}"))
-            self._transmit(Call("subscribe", after))
-            self._transmit(Call("router.call", claim, self._have_started))
+            calls += [Call("subscribe", after), Call("router.call", claim, self._have_started)]
         waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            self._transmit(call)
+        # In one piece: a new run begins as soon as it has read who is there.
+        self._write(b"".join(map(self._frame, [*calls, *waiting])))
 
     def _greet(self, result: msgspec.Raw | None) -> None:
         try:
@@ -332,26 +331,27 @@ class Link:
         elif self._socket is None:
             self._waiting.append(call)
         else:
-            self._transmit(call)
+            self._write(self._frame(call))
         return call
 
-    def _transmit(self, call: Call) -> None:
+    def _frame(self, call: Call) -> bytes:
+        """The line of a call, whose answer is awaited from now on; nothing if it was given up."""
         request_id, line = self._peer.request(call.method, call.params)
         if len(line) > LINE_LIMIT_BYTES:  # the runtime would skip it, and never answer
             self._peer.forget(request_id)
             call.give_up(InvalidParams(f"the call is too long to pass on: {len(line)} bytes with its frame"))
-            return
+            return b""
         self._calls[request_id] = call
-        self._write(line)
+        return line
 
-    def _write(self, line: bytes) -> None:
-        """Put a line out: at once if nothing waits before it and the socket takes it."""
+    def _write(self, lines: bytes) -> None:
+        """Put lines out: at once if nothing waits before them and the socket takes them."""
         sent = 0
         if not self._out and self._socket is not None:
             with contextlib.suppress(OSError):  # full; or broken, which the reader will notice
-                sent = self._socket.send(line)
-        if sent < len(line):
-            self._out += line[sent:]
+                sent = self._socket.send(lines)
+        if sent < len(lines):
+            self._out += lines[sent:]
             self._has_out.set()
 
     async def _write_out(self, sock: socket.socket) -> None:

@@ -260,9 +260,8 @@ def _put_socket(directory: RunDir) -> None:
 
 def _remove_socket(directory: RunDir) -> None:
     """What a runtime that was killed left of its socket; nobody listens there, and its being gone says: all is told."""
-    for path in (f"{directory.socket_path}.lock", directory.socket_path):
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+    with contextlib.suppress(OSError):
+        os.unlink(directory.socket_path)
 
 
 def _remove_worktrees(directory: RunDir, record: Record) -> None:
