@@ -66,9 +66,10 @@ class FloodSession:
         for start in range(0, plan.count, plan.burst):
             with self._sink.batch():  # as the ACP backend does with what it reads at once
                 self._emit(min(plan.burst, plan.count - start), is_timed=plan.is_timed)
-                # Ends what is said, which else would all be the turn's final output, in one line too long to be sent.
-                self._sink.emit(ToolCall(toolCallId="flood", title="flood"))
+                if plan.burst > 1:
+                    self._end_message()
             await trio.sleep(plan.gap_seconds)
+        self._end_message()
         return TurnStop(stop_reason="end_turn")
 
     async def cancel(self) -> None:
@@ -82,6 +83,10 @@ class FloodSession:
         """See `Session.wait_exited`."""
         await trio.sleep_forever()
         raise AssertionError("unreachable")
+
+    def _end_message(self) -> None:
+        """Ends what is said, which else would all be the turn's final output, in one line too long to be sent."""
+        self._sink.emit(ToolCall(toolCallId="flood", title="flood"))
 
     def _emit(self, count: int, *, is_timed: bool) -> None:
         for _ in range(count):

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from tests.bench import machine
+
 AVENOR = Path(sys.executable).with_name("avenor")
 _START_SECONDS = 20.0
 # Longer than anything here takes: a benchmark that hangs tells nobody why.
@@ -154,6 +156,17 @@ class Supervisor:
         """A new connection."""
         return Client(self.socket)
 
+    def wait_spare(self) -> int:
+        """Waits until the zygote has made a fork ahead; returns which process it is."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            for pid in machine.children(machine.zygote_of(self.pid)):
+                if machine.name_of(pid) == "avenor-spare":
+                    return pid
+            if time.monotonic() > deadline:
+                raise RuntimeError("the zygote makes no fork ahead")
+            time.sleep(0.001)
+
     def runtime_client(self, runtime_id: str) -> Client:
         """A connection to a runtime itself."""
         return Client(self.state / runtime_id / "control.sock")
@@ -189,6 +202,13 @@ class Supervisor:
             began = time.perf_counter()
             list(pool.map(spawn_share, shares))
             return time.perf_counter() - began
+
+    def spawn_one_by_one(self, params: Params, count: int) -> None:
+        """Spawns as people do: not before the last spawn is a while ago."""
+        with self.client() as client:
+            for _ in range(count):
+                self.wait_spare()
+                client.call("spawn", params)
 
     def wait_parked(self) -> None:
         """Waits until every runtime that has not ended is parked."""

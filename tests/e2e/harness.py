@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from avenor.host.identity import read_stat
-from avenor.host.tree import tagged
+from avenor.host.tree import children, tagged
 from avenor.protocol.outcomes import Outcome, parse_sentinel
 from tests.helpers import eventually_sync
 
@@ -26,6 +26,20 @@ AVENOR = str(Path(sys.executable).with_name("avenor"))
 MARK = "AVENOR_E2E"
 # The bound of every wait: far above what a loaded machine needs, far below what a person would wait for.
 WAIT_SECONDS = 120.0
+
+
+def name_of(pid: int) -> str:
+    """What `ps` calls a process; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip()
+    except OSError:
+        return ""
+
+
+def _is_ahead(pid: int) -> bool:
+    found = read_stat(pid)
+    names = (name_of(pid), "" if found is None else name_of(found.ppid))
+    return names[0] == "avenor-spare" or "avenor-fork" in names
 
 
 class Place:
@@ -86,9 +100,13 @@ class Place:
         self._sleepers.append(f"sleep {os.getpid()}{len(self._sleepers):03}")
         return self._sleepers[-1]
 
+    def in_use(self) -> dict[int, str]:
+        """The same but for forks that zygotes make ahead, and what these start to rehearse."""
+        return {pid: command for pid, command in self.processes().items() if not _is_ahead(pid)}
+
     def processes_like(self, words: str) -> list[int]:
-        """The pids of those whose command line holds these words."""
-        return [pid for pid, command in self.processes().items() if words in command]
+        """The pids of those in use whose command line holds these words."""
+        return [pid for pid, command in self.in_use().items() if words in command]
 
     def clean_up(self) -> None:
         """Leave nothing behind, whatever the test came to."""
@@ -221,6 +239,12 @@ class Stable:
     def zygote_pid(self) -> int:
         """The process of its zygote."""
         return self.place.processes_like("avenor.runtimes.zygote")[0]
+
+    def wait_spare(self) -> int:
+        """Waits until its zygote has made a fork ahead, and returns which process that is."""
+        zygote = self.zygote_pid()
+        eventually_sync(lambda: "avenor-spare" in map(name_of, children(zygote)), WAIT_SECONDS)
+        return next(pid for pid in children(zygote) if name_of(pid) == "avenor-spare")
 
 
 class Client:

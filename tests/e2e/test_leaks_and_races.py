@@ -30,6 +30,7 @@ def open_descriptors(pid: int) -> list[str]:
 def footprint(stable: Stable) -> dict[str, Any]:
     """What must be equal before and after: descriptors, threads, children and zombies of supervisor and zygote."""
     found: dict[str, Any] = {}
+    stable.wait_spare()
     for name, pid in (("supervisor", stable.process.pid), ("zygote", stable.zygote_pid())):
         process = psutil.Process(pid)
         found[name] = {
@@ -60,14 +61,14 @@ def test_sixty_spawns_and_cancels_leave_nothing(place: Place) -> None:
     client = stable.connect()
     cycle(client, place, 5)
     # Zombies too must be gone, or the first count would hold what the second rightly does not.
-    eventually_sync(lambda: children(stable) == {"supervisor": 1, "zygote": 0}, WAIT_SECONDS)
+    eventually_sync(lambda: children(stable) == {"supervisor": 2, "zygote": 1}, WAIT_SECONDS)
     before = footprint(stable)
     memory = psutil.Process(stable.process.pid).memory_info().rss
     for _ in range(4):
         cycle(client, place, 10)
         cycle(client, place, 5, **_MISSING)
     assert len(client.call("list")) == 65
-    eventually_sync(lambda: len(place.processes()) == 2, WAIT_SECONDS)
+    eventually_sync(lambda: len(place.in_use()) == 2, WAIT_SECONDS)
     eventually_sync(lambda: footprint(stable) == before, WAIT_SECONDS)
     # Ended runtimes stay listed; each may cost what its snapshot and its last events need, and no more.
     assert psutil.Process(stable.process.pid).memory_info().rss < memory + 60 * 256 * 1024
@@ -134,7 +135,7 @@ def test_fifty_runs_that_end_together_have_fifty_outcomes(place: Place) -> None:
         assert stable.sentinel(runtime_id).stop_reason == reason
         ends = [event for event in read_log(stable.log_path(runtime_id)) if event["event"] == "run.end"]
         assert [(end["stop_reason"], end["run_label"]) for end in ends] == [(reason, f"label {number}")]
-    eventually_sync(lambda: len(place.processes()) == 2, WAIT_SECONDS)
+    eventually_sync(lambda: len(place.in_use()) == 2, WAIT_SECONDS)
 
 
 def test_a_cancel_at_the_natural_end_keeps_the_real_reason(place: Place) -> None:

@@ -111,7 +111,7 @@ def test_parked_ones_are_reaped_after_their_time(place: Place) -> None:
     eventually_sync(lambda: statuses(client)[runtime_id] == "ended", WAIT_SECONDS)
     eventually_sync(lambda: not is_alive(pid), WAIT_SECONDS)
     assert client.call("status", runtime_id=runtime_id)["outcome"] == "DONE"
-    assert len(place.processes()) == 2
+    assert len(place.in_use()) == 2
 
 
 def test_an_idle_supervisor_stops(place: Place) -> None:

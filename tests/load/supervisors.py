@@ -78,8 +78,9 @@ class Loaded:
 
     def footprint(self) -> dict[str, dict[str, int]]:
         """What must be as it was when the load has gone: for supervisor and zygote descriptors, threads and children,
-        zombies among these too.
+        zombies among these too. The fork that is made ahead is one of them.
         """
+        self.stable.wait_spare()
         return {
             name: {
                 "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
@@ -94,9 +95,9 @@ class Loaded:
         return {name: machine.pss_bytes(pid) / MIB for name, pid in self.keepers().items()}
 
     def leftovers(self) -> list[str]:
-        """Processes of this place that are neither supervisor nor zygote."""
+        """Processes of this place that are neither supervisor nor zygote, nor made ahead by it."""
         keepers = set(self.keepers().values())
-        return [command for pid, command in self.place.processes().items() if pid not in keepers]
+        return [command for pid, command in self.place.in_use().items() if pid not in keepers]
 
 
 def wait_until(condition: Callable[[], object], problem: str) -> None:

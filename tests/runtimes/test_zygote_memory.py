@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -13,19 +14,44 @@ import trio
 from avenor.host.logfile import last_line
 from avenor.protocol.events import RunEnd, decode_event
 from avenor.runtimes import rehearsal
-from avenor.runtimes.rehearsal import live_runs, rehearse
+from avenor.runtimes.rehearsal import clear_left, live_runs, rehearse, rehearse_start
 
 
-def test_a_rehearsal_leaves_no_descriptor_thread_process_or_file_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("play", [rehearse, rehearse_start])
+def test_a_rehearsal_leaves_no_descriptor_thread_process_or_file_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, play: Callable[[str], None]
+) -> None:
     """Every fork would have them."""
+    monkeypatch.setattr(rehearsal, "_MEMORY", str(tmp_path))
     descriptors = set(os.listdir("/dev/fd"))
     threads, children = set(threading.enumerate()), set(psutil.Process().children())
-    rehearse(str(tmp_path))
+    play(str(tmp_path))
     # What other tests left may have ended meanwhile.
     assert set(os.listdir("/dev/fd")) <= descriptors
     assert set(threading.enumerate()) <= threads
     assert set(psutil.Process().children()) <= children
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("has_memory", [False, True])
+def test_what_killed_rehearsals_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_memory: bool
+) -> None:
+    """Once nobody can be using it, and nothing else; in memory, or where there is no place for it there."""
+    memory, parent = tmp_path / "memory", tmp_path / "parent"
+    monkeypatch.setattr(rehearsal, "_MEMORY", str(memory))
+    parent.mkdir()
+    if has_memory:
+        memory.mkdir()
+    place = memory if has_memory else parent
+    for name in ("avenor-rehearsal-old", "avenor-rehearsal-new", "another"):
+        (place / name / "0").mkdir(parents=True)
+        if name != "avenor-rehearsal-new":
+            os.utime(place / name, (0, 0))
+    clear_left(str(parent))
+    assert {path.name for path in place.iterdir()} == {"avenor-rehearsal-new", "another"}
+    rehearse_start(str(parent))
+    assert len(list(place.iterdir())) == 2
 
 
 def test_what_only_manifests_need_is_not_imported(tmp_path: Path) -> None:

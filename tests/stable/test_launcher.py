@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from avenor.host.identity import is_alive, process_id, signal_process, wait_dead
 from avenor.host.lock import FileLock
 from avenor.host.rundir import RunDir
+from avenor.host.tree import children
 from avenor.protocol.errors import SpawnError
 from avenor.protocol.spec import Record, RunSpec, resolve_spec
 from avenor.stable.launcher import LocalLauncher
@@ -99,13 +100,56 @@ async def test_a_runtime_that_has_not_said_who_it_is_yet_is_not_taken_for_the_la
     assert launcher.probe(directory.path) is None
 
 
-async def test_what_a_killed_zygote_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    """Its passing files are in the state directory, where they are found."""
-    left = tmp_path / "rehearsal-x"
-    (left / "0").mkdir(parents=True)
-    async with launching(tmp_path, ()) as (_launcher, zygote):
-        await eventually(lambda: zygote.pid is not None)
-        assert not left.exists()
+def spare_of(zygote: ZygoteKeeper) -> int | None:
+    """The fork that waits, once it has rehearsed; None while there is none."""
+    return next((pid for pid in children(zygote.pid or 0) if name_of(pid) == "avenor-spare"), None)
+
+
+def name_of(pid: int) -> str:
+    """What `ps` calls a process, if it is there."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip()
+    except OSError:
+        return ""
+
+
+async def test_a_fork_that_was_made_ahead_becomes_the_runtime(tmp_path: Path) -> None:
+    """And another one is made in its place."""
+    path = accept(tmp_path)
+    async with launching(tmp_path) as (launcher, zygote):
+        await eventually(lambda: spare_of(zygote) is not None)
+        spare = spare_of(zygote)
+        process = await launcher.launch(path)
+        assert process.pid == spare
+        assert name_of(process.pid) == "avenor-rt_1"
+        await eventually(lambda: spare_of(zygote) not in (None, spare))
+        await launcher.end(path)
+
+
+async def test_spawns_do_without_a_spare_that_was_killed(tmp_path: Path) -> None:
+    """Another one is made when there was one more spawn, and not before."""
+    path = accept(tmp_path)
+    async with launching(tmp_path) as (launcher, zygote):
+        await eventually(lambda: spare_of(zygote) is not None)
+        spare = spare_of(zygote)
+        assert spare is not None
+        os.kill(spare, signal.SIGKILL)
+        await eventually(lambda: spare not in children(zygote.pid or 0))
+        process = await launcher.launch(path)
+        assert is_alive(process)
+        await eventually(lambda: spare_of(zygote) is not None)
+        await launcher.end(path)
+
+
+async def test_a_spare_ends_with_its_zygote(tmp_path: Path) -> None:
+    """However that ends: nobody else could ever take it."""
+    async with launching(tmp_path) as (_launcher, zygote):
+        await eventually(lambda: spare_of(zygote) is not None)
+        spare = process_id(spare_of(zygote) or 0)
+        assert zygote.pid is not None
+        assert spare is not None
+        os.kill(zygote.pid, signal.SIGKILL)
+        await wait_dead(spare)
 
 
 async def _launch_in_vain(launcher: LocalLauncher, path: Path) -> None:

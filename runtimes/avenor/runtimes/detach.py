@@ -56,6 +56,7 @@ def become_runtime(path: str, ready_fd: int) -> NoReturn:
 
 
 def _run(path: str, ready_fd: int) -> int:
+    name_process(f"avenor-{os.path.basename(path)}")
     with contextlib.suppress(PermissionError):  # a session leader already
         os.setsid()
     try:
@@ -95,6 +96,13 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+def forget_handlers() -> None:
+    """Take back, in a fork, how the zygote is woken by the ends of its children and by the wish that it ends."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def _redirect(directory: RunDir, ready_fd: int) -> None:
     stderr = os.open(directory.stderr_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -103,8 +111,19 @@ def _redirect(directory: RunDir, ready_fd: int) -> None:
     for source, target in zip((moved[0], moved[0], moved[1]), (0, 1, 2), strict=True):
         os.dup2(source, target, inheritable=True)
     os.dup2(moved[2], _READY_FD, inheritable=False)
+    close_all_but(_READY_FD)
+
+
+def name_process(name: str) -> None:
+    """What `ps` and `top` call this process, cut after 15 bytes; where there is no such name, nothing."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+        file.write(name)
+
+
+def close_all_but(kept: int) -> None:
+    """Close every descriptor but the standard three and this one."""
     for fd in _open_fds():
-        if fd > _READY_FD:
+        if fd > 2 and fd != kept:
             with contextlib.suppress(OSError):  # the one that the listing itself was read through
                 os.close(fd)
 

@@ -6,8 +6,10 @@ have to copy and fill for itself.
 
 import contextlib
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +31,10 @@ _TIMES: Final = 8
 # On a machine where they take longer, forks that are not quite as fast are sooner there.
 _LIMIT_SECONDS: Final = 2.0
 _READ_BYTES: Final = 65536
+_MEMORY: Final = "/dev/shm"
+_PREFIX: Final = "avenor-rehearsal-"
+# Nobody rehearses for so long.
+_LEFT_SECONDS: Final = 60.0
 
 # An agent that says something in each turn and ends with its input. Our peer numbers its requests from 1.
 _AGENT: Final = r"""
@@ -48,8 +54,8 @@ while IFS= read -r line; do
 done
 """
 # What a supervisor says first to a runtime, and what it asks often.
-_SAID: Final = (
-    b'{"jsonrpc":"2.0","id":1,"method":"router.hello","params":{}}\n'
+_HELLO: Final = b'{"jsonrpc":"2.0","id":1,"method":"router.hello","params":{}}\n'
+_QUESTIONS: Final = (
     b'{"jsonrpc":"2.0","id":2,"method":"subscribe","params":{"after_seq":0,"replay":true,"on_lag":"disk"}}\n'
     b'{"jsonrpc":"2.0","id":3,"method":"ping","params":{}}\n'
 )
@@ -59,14 +65,41 @@ def rehearse(parent: str | None = None) -> None:
     """Live some runs to their end: no thread, no process, nothing left on the disk, nothing changed in this process.
 
     Args:
-        parent: Where their directory is made; None for the system's place for such.
+        parent: Where their directory is made, if there is no better place; None for the system's place for such.
 
     Raises:
         OSError: There is no room for their files.
     """
-    made = tempfile.TemporaryDirectory(prefix="rehearsal-", dir=parent)
+    with _stage(parent) as directory:
+        trio.run(live_runs, directory)
+
+
+def rehearse_start(parent: str | None = None) -> None:
+    """The same for one run, and only up to where it begins: no agent is started."""
+    with _stage(parent) as directory:
+        trio.run(_start_run, directory)
+
+
+@contextlib.contextmanager
+def _stage(parent: str | None) -> Generator[Path, None, None]:
+    place = _memory() or parent
+    made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True)
     with made as directory, _without_threads(), no_failpoints(), _back_in_place():
-        trio.run(live_runs, Path(directory))
+        yield Path(directory)
+
+
+def clear_left(parent: str) -> None:
+    """Remove what rehearsals that were killed have left, where `rehearse` would put them with this parent."""
+    for left in Path(_memory() or parent).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            found = left.stat()
+            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _LEFT_SECONDS:
+                shutil.rmtree(left)
+
+
+def _memory() -> str | None:
+    """A place for files that never go to a disk, where the system has one: there they cost least."""
+    return _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None
 
 
 async def live_runs(directory: Path) -> None:
@@ -81,10 +114,21 @@ async def live_runs(directory: Path) -> None:
             path = directory / str(number)
             path.mkdir()
             (path / "agent").symlink_to(directory / "agent")
-            await _live(RunDir(path))
+            await _live(RunDir(path), lambda rundir: _ask(rundir, _HELLO + _QUESTIONS))
 
 
-async def _live(rundir: RunDir) -> None:
+async def _start_run(directory: Path) -> None:
+    """Without a supervisor's hello a run does not begin, though it answers whoever asks."""
+    with trio.move_on_after(_LIMIT_SECONDS) as cut:
+
+        async def ask(rundir: RunDir) -> None:
+            await _ask(rundir, _QUESTIONS, answers=_QUESTIONS.count(b"\n"))
+            cut.cancel()
+
+        await _live(RunDir(directory), ask)
+
+
+async def _live(rundir: RunDir, visit: Callable[[RunDir], Awaitable[None]]) -> None:
     spec = resolve_spec(RunSpec(backend="acp", agent_command="/bin/sh agent", prompt="-", dir=str(rundir.path)))
     # It parks, as runs under a supervisor do, and ends when nobody has sent a prompt for the shortest time.
     asked = Record(
@@ -103,7 +147,7 @@ async def _live(rundir: RunDir) -> None:
         async with trio.open_nursery() as nursery:
 
             def told(_error: AvenorError | None) -> None:
-                nursery.start_soon(_ask, rundir)
+                nursery.start_soon(visit, rundir)
 
             place = Place(
                 rundir=rundir,
@@ -118,15 +162,15 @@ async def _live(rundir: RunDir) -> None:
         lock.release()
 
 
-async def _ask(rundir: RunDir) -> None:
-    """Connects as a supervisor does, and reads until the runtime ends."""
+async def _ask(rundir: RunDir, said: bytes, answers: float = float("inf")) -> None:
+    """Connects as a supervisor does, and reads until there were so many answers, or the runtime ends."""
     with dial(rundir.socket_path) as connected:
         connected.setblocking(False)
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
         with contextlib.suppress(trio.BrokenResourceError):
-            await stream.send_all(_SAID)
-            while await stream.receive_some(_READ_BYTES):
-                pass
+            await stream.send_all(said)
+            while answers > 0 and (data := await stream.receive_some(_READ_BYTES)):
+                answers -= data.count(b"\n")
 
 
 @contextlib.contextmanager

@@ -30,14 +30,17 @@ import avenor.runtimes
 from avenor.host.identity import read_stat
 from avenor.protocol.errors import SpawnError
 from avenor.runtimes.backends.registry import backend_names, get_backend
-from avenor.runtimes.detach import become_runtime, reset_signals, tell_error
+from avenor.runtimes.detach import become_runtime, forget_handlers, name_process, reset_signals, tell_error
 from avenor.runtimes.immortal import immortalize
 from avenor.runtimes.logs import configure_logs
-from avenor.runtimes.rehearsal import rehearse
+from avenor.runtimes.rehearsal import clear_left, rehearse
+from avenor.runtimes.spare import Spare, fork_spare
 
 _READ_BYTES: Final = 64 * 1024
 # More than the kernel gives with one message that carries one descriptor each.
 _MAX_FDS: Final = 64
+# After a request for so long without another, there is time for what no request waits for.
+_QUIET_MS: Final = 50
 # Manifests are seldom run, last for minutes, and bring an HTTP server with them: such a run imports them by itself.
 _LEFT_OUT: Final = frozenset({"avenor.runtimes.manifest"})
 
@@ -55,31 +58,46 @@ class Zygote:
 
     Args:
         control: A connected stream socket, blocking; descriptors come with the lines.
+        directory: For files that are needed for a moment.
     """
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, directory: str) -> None:
         self._control = control
+        self._directory = directory
+        self._spare: Spare | None = None
+        self._wants_spare = True
         self._partial = b""
         self._fds: list[int] = []
         self._children: set[int] = set()
 
     def serve(self) -> None:
-        """Fork and reap; returns when whoever asked has gone."""
+        """Fork and reap; returns when whoever asked has gone, or on SIGTERM, when the spare has ended."""
         wake_out, wake_in = os.pipe()
         os.set_blocking(wake_out, False)
         os.set_blocking(wake_in, False)
-        signal.signal(signal.SIGCHLD, _wake_up)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, _wake_up)
         signal.set_wakeup_fd(wake_in)
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(wake_out, select.POLLIN)
-        while True:
-            ready = {fd for fd, _ in poller.poll()}
-            if wake_out in ready:
-                os.read(wake_out, _READ_BYTES)
-                self._reap()
-            if self._control.fileno() in ready and not self._take_requests():
-                return
+        try:
+            while self._step(poller, wake_out):
+                pass
+        finally:
+            self._drop_spare()
+
+    def _step(self, poller: select.poll, wake_out: int) -> bool:
+        """Waits for something and does it; False at the end."""
+        ready = {fd for fd, _ in poller.poll(_QUIET_MS if self._wants_spare else None)}
+        if not ready:
+            self._prepare()
+        if wake_out in ready:
+            numbers = os.read(wake_out, _READ_BYTES)
+            self._reap()
+            if signal.SIGTERM in numbers:
+                return False
+        return self._control.fileno() not in ready or self._take_requests()
 
     def _take_requests(self) -> bool:
         data, fds, _, _ = socket.recv_fds(self._control, _READ_BYTES, _MAX_FDS)
@@ -91,23 +109,45 @@ class Zygote:
             self._fork(_decode_request(line).path, self._fds.pop(0))
         return True
 
+    def _prepare(self) -> None:
+        """Makes a spare, while nobody asks for anything."""
+        self._wants_spare = False
+        with contextlib.suppress(OSError):  # the next request will be another occasion
+            self._spare = fork_spare(self._directory)
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            os.waitpid(self._spare.pid, 0)
+
+    def _take_spare(self, path: str, ready_fd: int) -> int | None:
+        """Has the spare be a runtime; returns which process it is, None if there is none that is ready."""
+        spare = self._spare
+        if spare is None or not spare.take(path, ready_fd):
+            return None
+        self._spare = None
+        return spare.pid
+
     def _fork(self, path: str, ready_fd: int) -> None:
         try:
-            pid = os.fork()
+            pid = self._take_spare(path, ready_fd) or os.fork()
         except OSError as error:
             tell_error(ready_fd, SpawnError(f"cannot fork a runtime: {error.strerror}", retryable=True))
             os.close(ready_fd)
             return
         if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            forget_handlers()
             become_runtime(path, ready_fd)
+        self._wants_spare = self._spare is None
         os.close(ready_fd)
         self._children.add(pid)
         found = read_stat(pid)
         self._tell({"path": path, "pid": pid, "start_ticks": found.id.start_ticks if found else 0})
 
     def _reap(self) -> None:
+        if self._spare is not None and os.waitpid(self._spare.pid, os.WNOHANG)[0]:
+            self._spare.close()
+            self._spare = None
         for pid in list(self._children):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -131,6 +171,7 @@ def preload(directory: str) -> None:
         get_backend(name)
     configure_logs(level="info", is_terminal=False)
     try:
+        clear_left(directory)
         rehearse(directory)
     except Exception:  # supervision boundary: it only makes forks faster
         _logger.exception("zygote.not_rehearsed")
@@ -158,6 +199,7 @@ def main(control_fd: int, directory: str) -> None:
     """Serve the socket that is open as `control_fd`; files that are needed for a moment go into the directory."""
     control = socket.socket(fileno=control_fd)
     gc.disable()
+    name_process("avenor-zygote")
     os.setsid()
     os.chdir("/")
     reset_signals()
@@ -169,7 +211,7 @@ def main(control_fd: int, directory: str) -> None:
     # Frozen objects are never visited by the collector, so their pages stay shared with every fork.
     gc.freeze()
     try:
-        Zygote(control).serve()
+        Zygote(control, directory).serve()
     except (BrokenPipeError, ConnectionResetError):
         return
 
@@ -188,3 +230,5 @@ def _wake_up(_number: int, _frame: object) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2])
+    sys.stderr.flush()
+    os._exit(0)  # taking down what is loaded takes longer than all else, and somebody waits for this

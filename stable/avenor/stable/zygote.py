@@ -3,9 +3,7 @@
 The zygote is a convenience, never a need: while there is none, runtimes are started as plain processes.
 """
 
-import contextlib
 import os
-import shutil
 import signal
 import socket
 from pathlib import Path
@@ -24,6 +22,8 @@ _FIRST_DELAY_SECONDS: Final = 0.1
 _LAST_DELAY_SECONDS: Final = 30.0
 # The zygote reaps and reports as soon as its child has ended; this is for one that is halted.
 _REPORT_SECONDS: Final = 5.0
+# It takes a moment, unless a fork that it makes ahead rehearses just now, or it is halted.
+_END_SECONDS: Final = 5.0
 _READ_BYTES: Final = 64 * 1024
 
 _logger: Final = structlog.get_logger()
@@ -118,7 +118,6 @@ class ZygoteKeeper:
         return None if process is None else self._exit_statuses.get(process.pid)
 
     def _start(self) -> tuple[int, socket.socket]:
-        self._clear_rehearsals()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs, open(self._log_path, "ab") as log:
@@ -131,12 +130,6 @@ class ZygoteKeeper:
         _logger.debug("zygote.started", pid=pid)
         return pid, ours
 
-    def _clear_rehearsals(self) -> None:
-        """Removes what a zygote that was killed has left; one that still rehearses has nobody to fork for."""
-        with contextlib.suppress(OSError):  # no descriptor left to look with; the next zygote's start looks again
-            for left in self._log_path.parent.glob("rehearsal-*"):
-                shutil.rmtree(left, ignore_errors=True)
-
     async def _follow(self, pid: int, control: socket.socket) -> None:
         self._control, self.pid = control, pid
         partial = b""
@@ -148,9 +141,10 @@ class ZygoteKeeper:
         finally:
             self._control = self.pid = None
             self._reported.unpark_all()
+            with trio.move_on_after(_END_SECONDS, shield=True):
+                await _end(pid, control)
             control.close()
             status = _collect(pid)
-            self._clear_rehearsals()
         _logger.warning("zygote.ended", pid=pid, status=status)
 
     def _note(self, report: _Report) -> None:
@@ -180,8 +174,15 @@ def _spawn(command: list[str], stderr: int) -> int:
     )
 
 
+async def _end(pid: int, control: socket.socket) -> None:
+    """Ends a zygote, which ends the fork that it has made ahead; at once while it is still loading and has none."""
+    os.kill(pid, signal.SIGTERM)
+    while await _receive(control):
+        pass
+
+
 def _collect(pid: int) -> int:
-    """The exit status of a zygote that has lost its socket: it has ended or is about to, so this takes no time."""
+    """The exit status of a zygote that has ended; one that is halted is ended by this. It takes no time."""
     os.kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
