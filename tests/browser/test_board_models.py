@@ -210,11 +210,13 @@ def test_a_stream_of_events_may_be_cut_anywhere(page: Page) -> None:
 
 
 # A server with a log of 100 events, which gives them 10 at a time, and events as they come that leave some out.
-_FOLLOWED = """async ({after, latest, live}) => {
+# Each stream of its log ends after so many pieces.
+_FOLLOWED = """async ({after, latest, live, pieces}) => {
   const {Follow} = await import("/follow.js");
   const log = Array.from({length: 100}, (_, index) => ({seq: index + 1}));
   const api = {async *log(_id, afterSeq) {
-    for (let at = afterSeq; at < log.length; at += 10) yield log.slice(at, at + 10);
+    const end = Math.min(log.length, afterSeq + 10 * pieces);
+    for (let at = afterSeq; at < end; at += 10) yield log.slice(at, at + 10);
   }};
   const [newer, older] = [[], []];
   await new Promise((ready) => {
@@ -235,9 +237,11 @@ _FOLLOWED = """async ({after, latest, live}) => {
 }"""
 
 
-def test_a_gap_in_what_comes_live_is_filled_from_the_log(page: Page) -> None:
-    """Each event once and in order, also those that came twice or while the log was read."""
-    result = page.evaluate(_FOLLOWED, {"after": 40, "latest": 60, "live": [58, 61, 62, 75, 76, 76, 99]})
+@pytest.mark.parametrize("pieces", [1, 100])
+def test_a_gap_in_what_comes_live_is_filled_from_the_log(page: Page, pieces: int) -> None:
+    """Each event once and in order, also those that came twice or while the log was read, and over streams that end."""
+    live = [58, 61, 62, 75, 76, 76, 99]
+    result = page.evaluate(_FOLLOWED, {"after": 40, "latest": 60, "live": live, "pieces": pieces})
     assert result["newer"] == list(range(41, result["newer"][-1] + 1))
     assert result["newer"][-1] >= 99
     assert result["older"] == list(range(1, 41))

@@ -56,7 +56,11 @@ export class Follow {
     if (this.#filling) return;
     this.#filling = true;
     try {
-      if (this.#last < this.#wanted) await this.#readOn();
+      // A stream can end before all that is wanted by now has come; one that brings nothing has nothing more.
+      for (let before = -1; before < this.#last && this.#last < this.#wanted && !this.#isOver; ) {
+        before = this.#last;
+        await this.#readOn();
+      }
       if (!this.#isOver && !this.#isReady) {
         this.#isReady = true;
         this.#on.ready();
@@ -73,9 +77,13 @@ export class Follow {
     const end = this.oldest;
     const start = Math.max(0, end - PAGE);
     const page = [];
-    for await (const events of this.#api.log(this.#runtimeId, start)) {
-      page.push(...events.filter((event) => event.seq <= end));
-      if (events.at(-1).seq >= end) break;
+    for (let before = -1, at = start; before < at && at < end; ) {
+      before = at;
+      for await (const events of this.#api.log(this.#runtimeId, at)) {
+        page.push(...events.filter((event) => event.seq <= end));
+        at = events.at(-1).seq;
+        if (at >= end) break;
+      }
     }
     if (this.#isOver || this.oldest !== end) return;
     this.oldest = start;
