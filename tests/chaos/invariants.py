@@ -23,7 +23,7 @@ STATE: Final = "s.state"
 _PASSING: Final = (
     ".avenor-*.tmp",
     "avenor-git-*",
-    "rehearsal-*",
+    "avenor-rehearsal-*",
     "*.req",
     "*.req.response",
     "*.perm.lock",
@@ -34,9 +34,6 @@ _PASSING: Final = (
 _MOST_RESUMES: Final = 3
 _STOPPING: Final = "shutting down"
 _LOST: Final = ("runtime_lost", "launch_lost")
-
-# A supervisor takes away the folder in which the zygote of a killed one still rehearses for nobody.
-_NOT_REHEARSED: Final = "zygote.not_rehearsed"
 
 Event = Mapping[str, Any]
 
@@ -207,7 +204,7 @@ def check_complaints(place: Path) -> Iterator[str]:
         for line in lines:
             is_error = '"level": "error"' in line and path.parent == place
             is_broken = '"exception"' in line or line.startswith("Traceback")
-            if (is_error or is_broken) and _NOT_REHEARSED not in line:
+            if is_error or is_broken:
                 yield f"{path.relative_to(place)}: {line[-600:]}"
 
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from avenor.host.identity import is_alive, process_id
+from avenor.host.lock import FileLock, is_locked
 from avenor.host.rundir import RunDir
 
 
@@ -17,7 +18,6 @@ def test_the_names_are_fixed() -> None:
         run_dir.socket_path,
         run_dir.log_path,
         run_dir.sentinel_path,
-        run_dir.sentinel_due_path,
         run_dir.stderr_path,
         run_dir.procs_path,
     ]
@@ -28,7 +28,6 @@ def test_the_names_are_fixed() -> None:
         "/state/rt_1/control.sock",
         "/state/rt_1/events.ndjson",
         "/state/rt_1/sentinel.env",
-        "/state/rt_1/sentinel.due",
         "/state/rt_1/stderr.log",
         "/state/rt_1/procs",
     ]
@@ -42,6 +41,22 @@ def test_the_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     run_dir.write_record(b'{"prompt":"hi"}')
     assert run_dir.read_record() == b'{"prompt":"hi"}'
     assert run_dir.record_path.stat().st_mode & 0o777 == 0o600
+
+
+def test_whether_the_sentinel_is_due_is_noted_in_the_lock_file(tmp_path: Path) -> None:
+    """Whoever holds the lock keeps it, and nothing else is made; where nothing was noted it is not due."""
+    run_dir = RunDir(tmp_path)
+    assert not run_dir.is_sentinel_due()
+    lock = FileLock(run_dir.lock_path)
+    assert lock.try_acquire()
+    assert not run_dir.is_sentinel_due()
+    for is_due in (True, False, True):
+        run_dir.note_sentinel(is_due=is_due)
+        assert run_dir.is_sentinel_due() is is_due
+    assert is_locked(run_dir.lock_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+    assert run_dir.lock_path.stat().st_size == 1
+    lock.release()
 
 
 def test_what_a_killed_process_made_for_a_moment_goes(tmp_path: Path) -> None:

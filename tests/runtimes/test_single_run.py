@@ -8,6 +8,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from avenor.host.ladder import LeftProcess, StopResult
+from avenor.host.rundir import RunDir
 from avenor.protocol.errors import AgentExited, Ended, InvalidParams, SpawnError
 from avenor.protocol.events import AgentStatus, Error, PromptQueued, Retry, SessionEnd, SessionStart, TurnEnd, TurnStart
 from avenor.protocol.outcomes import Status
@@ -462,26 +463,26 @@ async def test_the_sentinel_of_a_parking_turn_is_there_before_the_turn_is_told_t
 
 async def test_a_sentinel_is_due_until_it_is_written(tmp_path: Path, autojump_clock: MockClock) -> None:
     """From the run's beginning, and again from each follow-up; what is missing while it is not due was taken away."""
-    due_path = tmp_path / "sentinel.due"
+    rundir = RunDir(tmp_path)
     seen: list[bool] = []
 
     async def play(session: FakeSession, text: str) -> TurnStop:
-        seen.append(due_path.exists())
+        seen.append(rundir.is_sentinel_due())
         return await play_echo(session, text)
 
     rig = RunRig(tmp_path, FakeBackend(play), parks=True)
     async with trio.open_nursery() as nursery:
         await rig.start(nursery)
-        assert not due_path.exists()
+        assert not rundir.is_sentinel_due()
         rig.sentinel_path.unlink()
         rig.host.accept_prompt("again", "control")
-        assert due_path.exists()
+        assert rundir.is_sentinel_due()
         await trio.testing.wait_all_tasks_blocked()
         assert rig.host.is_parked
         rig.sentinel_path.unlink()
         rig.host.end(CANCEL)
     assert seen == [True, True]
-    assert not due_path.exists()
+    assert not rundir.is_sentinel_due()
     assert rig.sentinel is None
 
 

@@ -1,6 +1,7 @@
 """What the zygote does so that its forks are small and fast."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,10 +15,16 @@ import trio
 from avenor.host.logfile import last_line
 from avenor.protocol.events import RunEnd, decode_event
 from avenor.runtimes import rehearsal
-from avenor.runtimes.rehearsal import clear_left, live_runs, rehearse, rehearse_start
+from avenor.runtimes.rehearsal import clear_left, live_runs, make_stage, rehearse, rehearse_start
 
 
-@pytest.mark.parametrize("play", [rehearse, rehearse_start])
+def _play_start(parent: str) -> None:
+    stage = make_stage(parent)
+    rehearse_start(stage)
+    shutil.rmtree(stage)
+
+
+@pytest.mark.parametrize("play", [rehearse, _play_start])
 def test_a_rehearsal_leaves_no_descriptor_thread_process_or_file_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, play: Callable[[str], None]
 ) -> None:
@@ -50,8 +57,50 @@ def test_what_killed_rehearsals_left_is_removed(
             os.utime(place / name, (0, 0))
     clear_left(str(parent))
     assert {path.name for path in place.iterdir()} == {"avenor-rehearsal-new", "another"}
-    rehearse_start(str(parent))
+    _play_start(str(parent))
     assert len(list(place.iterdir())) == 2
+
+
+_MEASURED = """
+import gc, os, pathlib, shutil
+from avenor.runtimes.immortal import fill_gaps, immortalize
+from avenor.runtimes.rehearsal import make_stage, rehearse_start
+from avenor.runtimes.zygote import preload
+
+def measure():
+    stage, (out, into) = make_stage(), os.pipe()
+    if os.fork() == 0:
+        rehearse_start(stage)
+        sizes = pathlib.Path("/proc/self/smaps_rollup").read_text()
+        os.write(into, sizes.partition("Private_Dirty:")[2].split()[0].encode())
+        os._exit(0)
+    os.wait()
+    shutil.rmtree(stage)
+    return int(os.read(out, 100))
+
+gc.disable()
+preload(os.environ["TMPDIR"])
+gc.collect()
+immortalize()
+gc.freeze()
+before = min(measure() for _ in range(2))
+kept = fill_gaps()
+print(before, min(measure() for _ in range(2)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_gaps_that_are_filled_make_forks_smaller(tmp_path: Path) -> None:
+    """By some hundred KiB on 3.11, by some eighty where objects are immortal."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _MEASURED],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    before, after = map(int, ran.stdout.split())
+    assert after < before - 40
 
 
 def test_what_only_manifests_need_is_not_imported(tmp_path: Path) -> None:

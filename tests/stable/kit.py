@@ -133,7 +133,7 @@ class FakeRuntime:
     def begin(self, session_id: str = "ses_1") -> None:
         """Get going: a session and a turn."""
         self.emit(RunStart(kind="single", backend="scripted", dir="/", version="0", parks=True))
-        self.directory.sentinel_due_path.touch()
+        self.directory.note_sentinel(is_due=True)
         self.emit(SessionStart(backend="scripted", dir="/", session_id=session_id))
         self.emit(TurnStart(text="x", source="run"))
 
@@ -152,7 +152,7 @@ class FakeRuntime:
 
     def _tell(self, stop_reason: str) -> None:
         write_sentinel(cast("str", self.record.spec.sentinel_file), Outcome.of(stop_reason, run_id=self.record.run_id))
-        self.directory.sentinel_due_path.unlink(missing_ok=True)
+        self.directory.note_sentinel(is_due=False)
 
     def _hello(self, call: Call, _params: NoParams) -> RouterHello:
         self._links.add(call.client_id)

@@ -187,9 +187,9 @@ async def test_a_sentinel_that_is_still_due_is_written(tmp_path: Path, is_due: b
     """By a run that ended in good order on a full disk, whose supervisor was gone before there was room again."""
     directory = leave(tmp_path, "rt_1", start(), RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"))
     if is_due:
-        directory.sentinel_due_path.touch()
+        directory.note_sentinel(is_due=True)
     async with open_stable(tmp_path, loaded=load_runtimes(tmp_path / "state", lambda _path: None)):
-        await eventually(lambda: not directory.sentinel_due_path.exists())
+        await eventually(lambda: not directory.is_sentinel_due())
     assert directory.sentinel_path.exists() is is_due
 
 

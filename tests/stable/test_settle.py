@@ -65,7 +65,7 @@ def test_an_end_that_was_logged_stands(tmp_path: Path) -> None:
     session = SessionStart(backend="scripted", dir="/", session_id="s7")
     log(directory, START, session, RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"))
     before = directory.log_path.read_bytes()
-    directory.sentinel_due_path.touch()
+    directory.note_sentinel(is_due=True)
     assert settle(directory, record, LOST).status == "DONE"
     assert directory.log_path.read_bytes() == before
     assert parse_sentinel(directory.sentinel_path.read_text()).session_id == "s7"
@@ -81,11 +81,11 @@ def test_what_a_runtime_has_told_itself_is_told_again_only_where_it_is_due(tmp_p
     directory, record = make(tmp_path)
     log(directory, START)
     if is_due:
-        directory.sentinel_due_path.touch()
+        directory.note_sentinel(is_due=True)
     parked = Outcome.of("end_turn", run_id="r1")
     assert settle(directory, record, parked, is_told=True).status == "DONE"
     assert directory.sentinel_path.exists() is is_due
-    assert not directory.sentinel_due_path.exists()
+    assert not directory.is_sentinel_due()
 
 
 def test_a_sentinel_without_room_stays_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_a_sentinel_without_room_stays_due(tmp_path: Path, monkeypatch: pytest.M
             patch.setattr("avenor.stable.settle.write_sentinel", fail)
             with pytest.raises(OSError, match="No space") if is_due else contextlib.nullcontext():
                 settle(directory, record, LOST)
-        assert (directory.sentinel_due_path.exists(), is_unfinished(directory)) == (is_due, is_due)
+        assert (directory.is_sentinel_due(), is_unfinished(directory)) == (is_due, is_due)
         assert not directory.sentinel_path.exists()
 
 

@@ -12,6 +12,8 @@ from avenor.host.identity import ProcessId, process_id
 
 # Made for looks at a repository; see `avenor.runtimes.gitdelta`.
 _SCRATCH: Final = "avenor-git-"
+_DUE: Final = b"d"
+_TOLD: Final = b"-"
 
 _PROCESS = msgspec.json.Decoder(ProcessId)
 
@@ -32,7 +34,7 @@ class RunDir:
 
     @property
     def lock_path(self) -> Path:
-        """Held by the runtime for life; only the holder writes log, outcome and sentinel."""
+        """Held by the runtime for life; only the holder writes log, outcome and sentinel. See `note_sentinel`."""
         return self.path / "lock"
 
     @property
@@ -59,11 +61,6 @@ class RunDir:
     def sentinel_path(self) -> Path:
         """The sentinel, where the run named no other."""
         return self.path / "sentinel.env"
-
-    @property
-    def sentinel_due_path(self) -> Path:
-        """Is there as long as the sentinel is still to be written: a missing one may have been read and taken away."""
-        return self.path / "sentinel.due"
 
     @property
     def stderr_path(self) -> Path:
@@ -100,6 +97,28 @@ class RunDir:
         for name in os.listdir(self.path):
             if name.startswith(_SCRATCH):
                 shutil.rmtree(self.path / name, ignore_errors=True)
+
+    def note_sentinel(self, *, is_due: bool) -> None:
+        """Note whether the sentinel is still to be written: a missing one may have been read and taken away.
+
+        It is a byte in the lock file, since a file for it, made and deleted, would cost every run more.
+
+        Raises:
+            OSError: It could not be noted.
+        """
+        fd = os.open(self.lock_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(fd, _DUE if is_due else _TOLD)
+        finally:
+            os.close(fd)
+
+    def is_sentinel_due(self) -> bool:
+        """What `note_sentinel` noted last; False if nothing, or it cannot be read."""
+        try:
+            with open(self.lock_path, "rb", buffering=0) as file:
+                return file.read(1) == _DUE
+        except OSError:
+            return False
 
     def write_process(self) -> ProcessId:
         """Write down that this process is the runtime; the lock is taken first.

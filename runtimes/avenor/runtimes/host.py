@@ -141,7 +141,7 @@ class RunHost:
         self._outcome: Outcome | None = None
         self._is_urgent = False
         self._sentinel_is_due = trio.lowlevel.ParkingLot()
-        self._due_path = RunDir(surroundings.scratch).sentinel_due_path
+        self._rundir = RunDir(surroundings.scratch)
         self._timeout = float(record.spec.timeout or 0.0) or float("inf")
         self._time_limit = trio.CancelScope(deadline=trio.current_time() + self._timeout)
         if past is not None:
@@ -470,12 +470,12 @@ class RunHost:
     def _write_sentinel(self, path: str, outcome: Outcome) -> None:
         write_sentinel(path, outcome)
         with contextlib.suppress(OSError):
-            remove_if_exists(self._due_path)
+            self._rundir.note_sentinel(is_due=False)
 
     def _owe_sentinel(self) -> None:
         """Leaves the mark for whoever settles the run if this process cannot."""
         with contextlib.suppress(OSError):
-            self._due_path.touch(mode=0o600)
+            self._rundir.note_sentinel(is_due=True)
 
     def _clear_sentinel(self) -> None:
         path = self._around.sentinel_path

@@ -21,6 +21,13 @@ _IMMORTAL: Final = 0xFFFFFFFF
 _COUNT_BYTES: Final = 4
 _KNOWN_VERSIONS: Final = ((3, 12), (3, 13))
 
+# CPython's own allocator has a place for each multiple of 16 bytes up to 512; what is larger goes to the C library's.
+# There are a few dozen free places of a size, seldom hundreds.
+_SMALL: Final = tuple(range(48, 513, 16))
+_SMALL_COUNT: Final = 200
+_LARGE: Final = (520, 700, 1000, 2000, 4000)
+_LARGE_COUNT: Final = 20
+
 # What a code object consists of; it does not tell the collector.
 _CODE_PARTS: Final[Sequence[str]] = (
     "co_consts",
@@ -48,6 +55,14 @@ def immortalize() -> None:
             found = below.pop()
             if _keep(found) and not gc.is_tracked(found):
                 below += _parts(found)
+
+
+def fill_gaps() -> list[bytes]:
+    """Take the places that are free between the objects which are there; what is returned must be kept.
+
+    Else a fork puts what it makes into them, and copies for each small object a page of the others.
+    """
+    return [bytes(size - sys.getsizeof(b"")) for size in (*_SMALL * _SMALL_COUNT, *_LARGE * _LARGE_COUNT)]
 
 
 def _keep(found: object) -> bool:

@@ -65,31 +65,45 @@ def rehearse(parent: str | None = None) -> None:
     """Live some runs to their end: no thread, no process, nothing left on the disk, nothing changed in this process.
 
     Args:
-        parent: Where their directory is made, if there is no better place; None for the system's place for such.
+        parent: See `make_stage`.
 
     Raises:
         OSError: There is no room for their files.
     """
-    with _stage(parent) as directory:
-        trio.run(live_runs, directory)
+    stage = make_stage(parent)
+    try:
+        with _playing():
+            trio.run(live_runs, Path(stage))
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
 
 
-def rehearse_start(parent: str | None = None) -> None:
-    """The same for one run, and only up to where it begins: no agent is started."""
-    with _stage(parent) as directory:
-        trio.run(_start_run, directory)
+def make_stage(parent: str | None = None) -> str:
+    """A directory to rehearse in; whoever called removes it.
+
+    Args:
+        parent: Where it is made, if there is no better place; None for the system's place for such.
+
+    Raises:
+        OSError: There is no room for it.
+    """
+    return tempfile.mkdtemp(prefix=_PREFIX, dir=_memory() or parent)
+
+
+def rehearse_start(stage: str) -> None:
+    """Live one run up to where it begins, without an agent; its files are left on the stage."""
+    with _playing():
+        trio.run(_start_run, Path(stage))
 
 
 @contextlib.contextmanager
-def _stage(parent: str | None) -> Generator[Path, None, None]:
-    place = _memory() or parent
-    made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True)
-    with made as directory, _without_threads(), no_failpoints(), _back_in_place():
-        yield Path(directory)
+def _playing() -> Generator[None, None, None]:
+    with _without_threads(), no_failpoints(), _back_in_place():
+        yield
 
 
 def clear_left(parent: str) -> None:
-    """Remove what rehearsals that were killed have left, where `rehearse` would put them with this parent."""
+    """Remove what rehearsals that were killed have left, where `make_stage` would put them with this parent."""
     for left in Path(_memory() or parent).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             found = left.stat()

@@ -53,11 +53,11 @@ class Spare:
         self._control.close()
 
 
-def fork_spare(directory: str) -> Spare:
+def fork_spare(stage: str) -> Spare:
     """Make one. It ends when nobody can take it any more.
 
     Args:
-        directory: For the files of its rehearsal.
+        stage: From `make_stage`; what is left there is not needed when it was taken, or has ended.
 
     Raises:
         OSError: There are no descriptors, or no room for a process.
@@ -68,12 +68,12 @@ def fork_spare(directory: str) -> Spare:
         with theirs:
             pid = os.fork()
             if pid == 0:
-                _wait(theirs, directory)
+                _wait(theirs, stage)
         failed.pop_all()
     return Spare(pid, ours)
 
 
-def _wait(control: socket.socket, directory: str) -> NoReturn:
+def _wait(control: socket.socket, stage: str) -> NoReturn:
     """What the fork does; never returns, whatever happens. Its name tells whether it is ready."""
     try:
         forget_handlers()
@@ -81,7 +81,7 @@ def _wait(control: socket.socket, directory: str) -> NoReturn:
         os.setsid()
         # The zygote's own descriptors, above all the one whose end tells the supervisor of the zygote's end.
         close_all_but(control.fileno())
-        rehearse_start(directory)
+        rehearse_start(stage)
         gc.collect()  # else it comes in the midst of the start
         control.sendall(_READY)
         name_process("avenor-spare")

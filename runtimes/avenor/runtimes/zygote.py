@@ -1,8 +1,8 @@
 """The warm process that runtimes are forked from: `python -m avenor.runtimes.zygote FD DIRECTORY`.
 
 It has imported everything that a runtime needs, has one thread and one socket, and forks on request, which takes a
-millisecond where a fresh interpreter takes a hundred and fifty. What it was started by can die at any time: it then
-ends, and what it forked lives on.
+millisecond where a fresh interpreter takes a hundred and fifty. While nobody asks it makes one fork ahead (`spare.py`).
+What it was started by can die at any time: it then ends, and what it forked lives on.
 
 Requests are JSON lines `{"path": DIRECTORY}`, each with one descriptor: the readiness pipe of that runtime. Its end
 without a word means that there is no such runtime, so a request that dies with us in the socket is answered too.
@@ -15,6 +15,7 @@ import importlib
 import os
 import pkgutil
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -31,9 +32,9 @@ from avenor.host.identity import read_stat
 from avenor.protocol.errors import SpawnError
 from avenor.runtimes.backends.registry import backend_names, get_backend
 from avenor.runtimes.detach import become_runtime, forget_handlers, name_process, reset_signals, tell_error
-from avenor.runtimes.immortal import immortalize
+from avenor.runtimes.immortal import fill_gaps, immortalize
 from avenor.runtimes.logs import configure_logs
-from avenor.runtimes.rehearsal import clear_left, rehearse
+from avenor.runtimes.rehearsal import clear_left, make_stage, rehearse
 from avenor.runtimes.spare import Spare, fork_spare
 
 _READ_BYTES: Final = 64 * 1024
@@ -65,6 +66,7 @@ class Zygote:
         self._control = control
         self._directory = directory
         self._spare: Spare | None = None
+        self._stage: str | None = None
         self._wants_spare = True
         self._partial = b""
         self._fds: list[int] = []
@@ -112,13 +114,22 @@ class Zygote:
     def _prepare(self) -> None:
         """Makes a spare, while nobody asks for anything."""
         self._wants_spare = False
+        self._strike()
         with contextlib.suppress(OSError):  # the next request will be another occasion
-            self._spare = fork_spare(self._directory)
+            self._stage = make_stage(self._directory)
+            self._spare = fork_spare(self._stage)
 
     def _drop_spare(self) -> None:
         if self._spare is not None:
             self._spare.close()
             os.waitpid(self._spare.pid, 0)
+        self._strike()
+
+    def _strike(self) -> None:
+        """Removes what the last spare has rehearsed with; there it would cost pages that are not used again."""
+        if self._stage is not None:
+            shutil.rmtree(self._stage, ignore_errors=True)
+            self._stage = None
 
     def _take_spare(self, path: str, ready_fd: int) -> int | None:
         """Has the spare be a runtime; returns which process it is, None if there is none that is ready."""
@@ -210,6 +221,7 @@ def main(control_fd: int, directory: str) -> None:
     immortalize()
     # Frozen objects are never visited by the collector, so their pages stay shared with every fork.
     gc.freeze()
+    _kept = fill_gaps()
     try:
         Zygote(control, directory).serve()
     except (BrokenPipeError, ConnectionResetError):

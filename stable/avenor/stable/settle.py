@@ -76,15 +76,16 @@ def settle(
             end = _append_end(directory.log_path, record, outcome, seen_seq)
             failpoint("settle.after_log")
         path = record.spec.sentinel_file
-        is_due = (is_new and not is_told) or directory.sentinel_due_path.exists()
+        is_due = (is_new and not is_told) or directory.is_sentinel_due()
         if is_new and is_due and path is not None:
             # That of an earlier turn, which would be believed if this one could be written only later, or never.
             with contextlib.suppress(OSError):
                 remove_if_exists(path)
         if is_due and path is not None:
             _write_sentinel(path, _outcome(end, directory.log_path))
-        with contextlib.suppress(OSError):
-            directory.sentinel_due_path.unlink()
+        if directory.is_sentinel_due():
+            with contextlib.suppress(OSError):
+                directory.note_sentinel(is_due=False)
         if is_swept:
             _remove_worktrees(directory, record)
             _remove_socket(directory)
@@ -125,7 +126,7 @@ def is_unfinished(directory: RunDir) -> bool:
     One that was killed leaves its socket, and one that could not write its sentinel says so. That the sentinel is
     missing says nothing: whoever has read it may take it away.
     """
-    return os.path.lexists(directory.socket_path) or directory.sentinel_due_path.exists()
+    return os.path.lexists(directory.socket_path) or directory.is_sentinel_due()
 
 
 def read_end(log_path: Path) -> RunEnd | None:
@@ -246,7 +247,7 @@ def _is_same(copy: str, log_path: Path) -> bool:
 def _put_due(directory: RunDir) -> None:
     """For the next to settle it, if the sentinel cannot be written once the log has this end."""
     try:
-        directory.sentinel_due_path.touch(mode=0o600)
+        directory.note_sentinel(is_due=True)
     except OSError as error:
         if is_passing(error):
             raise
