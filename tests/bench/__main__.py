@@ -65,6 +65,7 @@ def _measure(bench: Bench, measure: Measurement, wanted: Sequence[str]) -> list[
 def _facts(bench: Bench, seconds: float) -> list[str]:
     return [
         *machine.describe(),
+        f"making a file where the state directories are: {1e6 * bench.file_seconds:.0f} µs",
         f"launcher: zygote, for {bench.forked} of {bench.looked_at} runtimes that were looked at",
         "spawns with `wait: started`, but where a row says otherwise",
         f"failed spawns: {len(bench.failures)} of {bench.spawns}",

@@ -27,6 +27,7 @@ class Bench:
         looked_at: How many these are.
         failures: What went wrong with single spawns.
         spawns: How many were tried.
+        file_seconds: How long it took to make a file where the state directories are.
         stuck: The names of other supervisors that did not end when they were asked to, once for each time.
     """
 
@@ -41,6 +42,7 @@ class Bench:
         self.spawns = 0
         self.stuck: list[str] = []
         self._numbers = itertools.count()
+        self.file_seconds = machine.file_seconds(self.new_folder("files"))
 
     def times(self, full: int, quick: int) -> int:
         """How often, in full or in a hurry."""

@@ -200,11 +200,11 @@ def _idle(bench: Bench, ours: Supervisor, peers: tuple[Peer, ...]) -> Row:
     groups = {"avenor": [*keepers, *ours.runtime_pids().values()]}
     groups |= {peer.name: [peer.pid] for peer in peers}
     # Worker threads that were used go away after ten seconds at most; that is part of the idle state, and is counted.
-    before = {name: machine.cpu_seconds(pids) for name, pids in groups.items()}
+    before = {name: machine.cpu_by_thread(pids) for name, pids in groups.items()}
     began = time.perf_counter()
     time.sleep(bench.times(5, 2))
     elapsed = time.perf_counter() - began
-    used = {name: (machine.cpu_seconds(pids) - before[name]) / elapsed for name, pids in groups.items()}
+    used = {name: _used(before[name], machine.cpu_by_thread(pids)) / elapsed for name, pids in groups.items()}
     figures = {name: Figure(value=share, low=share, high=share, count=1) for name, share in used.items()}
     return Row(
         key="idle",
@@ -218,6 +218,11 @@ def _idle(bench: Bench, ours: Supervisor, peers: tuple[Peer, ...]) -> Row:
             "fork that is made ahead and all runtimes; of the others the supervisor alone.",
         ),
     )
+
+
+def _used(before: dict[int, int], after: dict[int, int]) -> float:
+    """Seconds, by the threads that are there in the end."""
+    return sum(used - before.get(thread, 0) for thread, used in after.items()) / 1e9
 
 
 def _shut_down_ours(bench: Bench) -> float:

@@ -21,6 +21,16 @@ def describe() -> list[str]:
     ]
 
 
+def file_seconds(folder: Path) -> float:
+    """How long it takes to make a file in a folder, which is made for that. It depends on what was deleted lately."""
+    folder.mkdir()
+    count = 50
+    began = time.perf_counter()
+    for number in range(count):
+        os.close(os.open(folder / str(number), os.O_WRONLY | os.O_CREAT))
+    return (time.perf_counter() - began) / count
+
+
 def wait_quiet(limit_seconds: float) -> float:
     """Waits until hardly anything else uses the processors, or the time is over; returns the idle share, 0 to 1."""
     deadline = time.monotonic() + limit_seconds
@@ -56,6 +66,11 @@ def pss_bytes(pid: int) -> int:
 def cpu_seconds(pids: Iterable[int]) -> float:
     """Processor time that processes have used so far, all threads, to the nanosecond."""
     return sum(_cpu_nanoseconds(pid) for pid in pids) / 1e9
+
+
+def cpu_by_thread(pids: Iterable[int]) -> dict[int, int]:
+    """The same in nanoseconds, thread by thread, for who compares: threads that end take what they used with them."""
+    return {int(task.name): _cpu_of(task) for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()}
 
 
 def children(pid: int) -> list[int]:
@@ -102,7 +117,11 @@ def zygote_of(pid: int) -> int:
 
 
 def _cpu_nanoseconds(pid: int) -> int:
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir())
+    return sum(_cpu_of(task) for task in Path(f"/proc/{pid}/task").iterdir())
+
+
+def _cpu_of(task: Path) -> int:
+    return int((task / "schedstat").read_text().split()[0])
 
 
 def _idle_share(seconds: float) -> float:
