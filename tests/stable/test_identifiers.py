@@ -40,8 +40,12 @@ def test_the_mark_is_written_in_its_place(tmp_path: Path) -> None:
 
 def test_a_mark_without_room_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a number would be another number."""
+
+    def write_nothing(_fd: int, _data: bytes) -> int:
+        return 0
+
     identifiers = Identifiers(tmp_path)
-    monkeypatch.setattr(os, "write", lambda _fd, _data: 0)
+    monkeypatch.setattr(os, "write", write_nothing)
     with pytest.raises(OSError, match="No space left"):
         identifiers.write_mark()
 
