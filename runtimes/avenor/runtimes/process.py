@@ -161,7 +161,7 @@ async def _serve_and_live(host: RunHost, hub: EventHub, place: Place, problem: A
                 nursery.start_soon(place.view.run)
             failpoint("runtime.before_ready")
             place.told(problem)
-            if place.has_supervisor:
+            if place.has_supervisor and problem is None:
                 with trio.move_on_after(_LINK_SECONDS), host.ending.interruptible():
                     await linked.wait()
             outcome = await _live_or_fail(host, problem)
