@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from avenor.host.identity import is_alive, process_id
 from avenor.host.lock import FileLock, is_locked
 from avenor.host.rundir import RunDir
@@ -57,6 +59,14 @@ def test_whether_the_sentinel_is_due_is_noted_in_the_lock_file(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
     assert run_dir.lock_path.stat().st_size == 1
     lock.release()
+
+
+def test_whether_the_sentinel_is_due_is_not_guessed(tmp_path: Path) -> None:
+    """What cannot be read, as without descriptors, is an error: a guess could lose a sentinel."""
+    run_dir = RunDir(tmp_path)
+    run_dir.lock_path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        run_dir.is_sentinel_due()
 
 
 def test_what_a_killed_process_made_for_a_moment_goes(tmp_path: Path) -> None:

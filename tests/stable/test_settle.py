@@ -214,3 +214,11 @@ def test_a_lost_manifest_run_leaves_what_its_writers_have_changed(
     settle(directory, record, LOST)
     assert sorted(path.name for path in (directory.path / "worktrees").iterdir()) == kept
     assert not (directory.path / "private").exists()
+
+
+def test_what_cannot_be_looked_at_counts_as_unfinished(tmp_path: Path) -> None:
+    """Whoever settles it tries again."""
+    directory = RunDir(tmp_path)
+    assert not is_unfinished(directory)
+    directory.lock_path.mkdir()
+    assert is_unfinished(directory)

@@ -113,11 +113,15 @@ class RunDir:
             os.close(fd)
 
     def is_sentinel_due(self) -> bool:
-        """What `note_sentinel` noted last; False if nothing, or it cannot be read."""
+        """What `note_sentinel` noted last; False if nothing.
+
+        Raises:
+            OSError: It is there and cannot be read.
+        """
         try:
             with open(self.lock_path, "rb", buffering=0) as file:
                 return file.read(1) == _DUE
-        except OSError:
+        except FileNotFoundError:
             return False
 
     def write_process(self) -> ProcessId:

@@ -83,8 +83,8 @@ def settle(
                 remove_if_exists(path)
         if is_due and path is not None:
             _write_sentinel(path, _outcome(end, directory.log_path))
-        if directory.is_sentinel_due():
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if directory.is_sentinel_due():
                 directory.note_sentinel(is_due=False)
         if is_swept:
             _remove_worktrees(directory, record)
@@ -124,9 +124,12 @@ def is_unfinished(directory: RunDir) -> bool:
     """Whether something is left to do for a runtime whose log tells its end.
 
     One that was killed leaves its socket, and one that could not write its sentinel says so. That the sentinel is
-    missing says nothing: whoever has read it may take it away.
+    missing says nothing: whoever has read it may take it away. What cannot be read now is looked at again.
     """
-    return os.path.lexists(directory.socket_path) or directory.is_sentinel_due()
+    try:
+        return os.path.lexists(directory.socket_path) or directory.is_sentinel_due()
+    except OSError:
+        return True
 
 
 def read_end(log_path: Path) -> RunEnd | None:
