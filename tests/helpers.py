@@ -3,6 +3,7 @@
 import inspect
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import trio
@@ -51,3 +52,11 @@ def _check(deadline: float, predicate: Callable[[], object], value: object, seco
     if time.monotonic() > deadline:
         name = getattr(predicate, "__qualname__", repr(predicate))
         raise AssertionError(f"{name} was still {value!r} after {seconds:g} s")
+
+
+def name_of(pid: int) -> str:
+    """What `ps` calls a process; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -79,14 +79,6 @@ def children(pid: int) -> list[int]:
     return [int(word) for task in tasks for word in (task / "children").read_text().split()]
 
 
-def name_of(pid: int) -> str:
-    """What `ps` calls a process; empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().rstrip()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
 def parent(pid: int) -> int:
     """The parent of a process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

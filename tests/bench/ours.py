@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tests.bench import machine
+from tests.helpers import name_of
 
 AVENOR = Path(sys.executable).with_name("avenor")
 _START_SECONDS = 20.0
@@ -161,7 +162,7 @@ class Supervisor:
         deadline = time.monotonic() + _START_SECONDS
         while True:
             for pid in machine.children(machine.zygote_of(self.pid)):
-                if machine.name_of(pid) == "avenor-spare":
+                if name_of(pid) == "avenor-spare":
                     return pid
             if time.monotonic() > deadline:
                 raise RuntimeError("the zygote makes no fork ahead")

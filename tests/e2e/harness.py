@@ -20,20 +20,12 @@ from typing import Any, cast
 from avenor.host.identity import read_stat
 from avenor.host.tree import children, tagged
 from avenor.protocol.outcomes import Outcome, parse_sentinel
-from tests.helpers import eventually_sync
+from tests.helpers import eventually_sync, name_of
 
 AVENOR = str(Path(sys.executable).with_name("avenor"))
 MARK = "AVENOR_E2E"
 # The bound of every wait: far above what a loaded machine needs, far below what a person would wait for.
 WAIT_SECONDS = 120.0
-
-
-def name_of(pid: int) -> str:
-    """What `ps` calls a process; empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().rstrip()
-    except OSError:
-        return ""
 
 
 def _is_ahead(pid: int) -> bool:

@@ -21,7 +21,7 @@ from avenor.protocol.errors import SpawnError
 from avenor.protocol.spec import Record, RunSpec, resolve_spec
 from avenor.stable.launcher import LocalLauncher
 from avenor.stable.zygote import ZygoteKeeper
-from tests.helpers import eventually
+from tests.helpers import eventually, name_of
 
 _NO_ZYGOTE = ("/nonexistent/program",)
 
@@ -103,14 +103,6 @@ async def test_a_runtime_that_has_not_said_who_it_is_yet_is_not_taken_for_the_la
 def spare_of(zygote: ZygoteKeeper) -> int | None:
     """The fork that waits, once it has rehearsed; None while there is none."""
     return next((pid for pid in children(zygote.pid or 0) if name_of(pid) == "avenor-spare"), None)
-
-
-def name_of(pid: int) -> str:
-    """What `ps` calls a process, if it is there."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().rstrip()
-    except OSError:
-        return ""
 
 
 async def test_a_fork_that_was_made_ahead_becomes_the_runtime(tmp_path: Path) -> None:

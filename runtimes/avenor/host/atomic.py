@@ -52,7 +52,7 @@ def write_atomic(
         temporary.unlink(missing_ok=True)
         raise
     if durable:
-        _sync_directory(target.parent)
+        sync_path(target.parent)
 
 
 def remove_if_exists(path: str | Path) -> bool:
@@ -105,8 +105,13 @@ def _fill(fd: int, data: bytes, mode: int, *, durable: bool) -> None:
         os.fsync(fd)
 
 
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_path(path: Path) -> None:
+    """Return when a file, or the names in a directory, are on the disk. Blocks.
+
+    Raises:
+        OSError: They could not be brought there.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -26,7 +26,7 @@ from avenor.protocol.spec import Record
 _READY_FD: Final = 3
 _CLEAR_FD: Final = 10
 # sysexits.h EX_SOFTWARE: told apart from every exit code of a run.
-_BROKEN: Final = 70
+BROKEN: Final = 70
 
 _decode_record: Final = msgspec.json.Decoder(Record).decode
 
@@ -40,12 +40,12 @@ def become_runtime(path: str, ready_fd: int) -> NoReturn:
         path: The runtime's directory, absolute, with its record in it.
         ready_fd: A pipe that takes `ready` or `error` and JSON, one line; closed as soon as that is said.
     """
-    code = _BROKEN
+    code = BROKEN
     failpoint("launch.after_fork")
     try:
         code = _run(path, ready_fd)
     except SystemExit as ending:
-        code = ending.code if isinstance(ending.code, int) else _BROKEN
+        code = ending.code if isinstance(ending.code, int) else BROKEN
     except BaseException:
         traceback.print_exc()
     finally:
@@ -64,12 +64,12 @@ def _run(path: str, ready_fd: int) -> int:
     except OSError as error:
         # Without a log of its own there is nowhere else to say it.
         tell_error(ready_fd, SpawnError(f"{path}: cannot open the runtime's files: {error}"))
-        return _BROKEN
+        return BROKEN
     try:
         take_place(RunDir(path))
     except AvenorError as error:
         tell_error(_READY_FD, error)
-        return _BROKEN
+        return BROKEN
     gc.enable()
     # Here, for a process that was not forked has not imported it, and could not tell then why it failed.
     from avenor.runtimes.main import run_directory

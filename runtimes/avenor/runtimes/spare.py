@@ -12,14 +12,12 @@ import sys
 import traceback
 from typing import Final, NoReturn
 
-from avenor.runtimes.detach import become_runtime, close_all_but, forget_handlers, name_process
+from avenor.runtimes.detach import BROKEN, become_runtime, close_all_but, forget_handlers, name_process
 from avenor.runtimes.rehearsal import rehearse_start
 
 _READY: Final = b"r"
 # More than a path may have.
 _READ_BYTES: Final = 8192
-# sysexits.h EX_SOFTWARE: told apart from every exit code of a run.
-_BROKEN: Final = 70
 
 
 class Spare:
@@ -87,11 +85,11 @@ def _wait(control: socket.socket, stage: str) -> NoReturn:
         name_process("avenor-spare")
         path, fds, _, _ = socket.recv_fds(control, _READ_BYTES, 1)
     except OSError:  # no room for its files, or the zygote has died
-        os._exit(_BROKEN)
+        os._exit(BROKEN)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(_BROKEN)
+        os._exit(BROKEN)
     if not fds:  # nobody wants it any more
         os._exit(0)
     become_runtime(os.fsdecode(path), fds[0])

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from avenor.host.atomic import sync_path
+
 _NAME: Final = re.compile(r"rt_([1-9][0-9]*)")
 _MARK: Final = "high-water"
 
@@ -85,20 +87,11 @@ class Identifiers:
                 if os.write(fd, text) < len(text):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.ftruncate(fd, len(text))  # of what somebody else may have put there
-                if durable:
-                    _sync(fd, self._state_dir)
             finally:
                 os.close(fd)
-
-
-def _sync(fd: int, directory: Path) -> None:
-    """Returns when a file and its name in a directory are on the disk."""
-    os.fsync(fd)
-    directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory_fd)
-    finally:
-        os.close(directory_fd)
+            if durable:
+                sync_path(self._state_dir / _MARK)
+                sync_path(self._state_dir)
 
 
 def _numbers(names: Iterable[str]) -> list[int]:

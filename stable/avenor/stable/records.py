@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from avenor.host.atomic import write_atomic
+from avenor.host.atomic import sync_path, write_atomic
 from avenor.host.backend_names import profiles_folder
 from avenor.host.rundir import RunDir
 from avenor.protocol.spec import OnCrash, Record
@@ -74,11 +74,7 @@ def sync_record(directory: RunDir) -> None:
         OSError: They could not be brought there.
     """
     for path in (directory.record_path, directory.path, directory.path.parent):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_path(path)
 
 
 def read_record(directory: RunDir) -> Record | None:
