@@ -171,6 +171,7 @@ def test_a_drain_is_not_told_as_stopping_before_it_is_over(place: Place, manager
     stable = manager.start(place)
     client = stable.connect()
     client.spawn(place, script=place.script(steps(say("x"), {"do": "wait_for", "path": str(gate)})))
+    manager.wait("STATUS=1 running")
     client.call("shutdown", mode="drain")
     manager.wait("STATUS=shutting down (drain): 1 running")
     assert "STOPPING=1" not in manager.messages

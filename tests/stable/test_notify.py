@@ -91,6 +91,28 @@ async def test_ready_is_said_again_until_it_is_taken(autojump_clock: MockClock, 
     manager.close()
 
 
+async def test_a_status_is_said_again_until_it_is_taken(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """The next change may be hours away."""
+    manager = Manager(str(tmp_path / "notify"))
+    changed = trio.Event()
+    text = "old"
+    with closing(Notifier(manager.address)) as notifier:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(notifier.report, lambda: text, lambda: changed.wait())
+            await trio.sleep(10)
+            assert manager.messages() == ["READY=1", "STATUS=old"]
+            manager.fill()
+            text = "new"
+            changed.set()
+            changed = trio.Event()
+            await trio.sleep(10)
+            assert "STATUS=new" not in manager.messages()
+            await trio.sleep(10)
+            assert manager.messages() == ["STATUS=new"]
+            nursery.cancel_scope.cancel()
+    manager.close()
+
+
 async def test_stopping_is_said_again_until_it_is_taken(autojump_clock: MockClock, tmp_path: Path) -> None:
     """A manager that does not hear it takes the end for a crash."""
     manager = Manager(str(tmp_path / "notify"))

@@ -47,6 +47,16 @@ def test_a_later_request_counts_only_if_it_is_harder(first: Mode, second: Mode) 
     assert shutdown.mode == max(first, second, key=MODES.index)
 
 
+def test_each_decision_is_told() -> None:
+    """A request that changes nothing is none."""
+    shutdown = make()
+    told: list[Mode | None] = []
+    shutdown.on_decided(lambda: told.append(shutdown.mode))
+    for mode in ("drain", "graceful", "drain", "kill", "kill"):
+        shutdown.request(mode, "shutdown")
+    assert told == ["drain", "graceful", "kill"]
+
+
 @pytest.mark.parametrize(
     ("number", "mode", "reason"),
     [

@@ -54,11 +54,6 @@ class Notifier:
         """Say that the supervisor is about to end, until it is taken: from there on the manager counts the time."""
         await self._insist("STOPPING=1")
 
-    def status(self, text: str) -> None:
-        """Say what the supervisor is at, for people, if that is news."""
-        if text != self._status and self._tell(f"STATUS={text}"):
-            self._status = text
-
     async def tell_alive(self) -> None:
         """Give signs of life until cancelled, from the loop that does all the work: one that is stuck gives none."""
         if self._address is None or self._watchdog_seconds is None:
@@ -78,9 +73,17 @@ class Notifier:
             return
         await self._insist("READY=1")
         while True:
-            self.status(text())
-            await wait_changed()
+            if self._tell_status(text()):
+                await wait_changed()
             await trio.sleep(_STATUS_SECONDS)
+
+    def _tell_status(self, text: str) -> bool:
+        """Say what the supervisor is at, for people, if that is news; False if there was no room for it now."""
+        if text != self._status:
+            if not self._tell(f"STATUS={text}"):
+                return False
+            self._status = text
+        return True
 
     async def _insist(self, message: str) -> None:
         """Send a message until it is taken: a socket that is not connected tells nobody when there is room."""

@@ -1,7 +1,7 @@
 """How a supervisor stops: the four modes, the signals that mean them, and how one gives way to a harder one."""
 
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final, Literal, Protocol
 
@@ -58,6 +58,11 @@ class Shutdown:
         self._sigterm: Mode = sigterm
         self._decided = trio.Event()
         self._scope: trio.CancelScope | None = None
+        self._on_decided: list[Callable[[], object]] = []
+
+    def on_decided(self, action: Callable[[], object]) -> None:
+        """Do this at each decision: the first one, and each for a harder mode."""
+        self._on_decided.append(action)
 
     def request(self, mode: Mode, reason: Reason) -> None:
         """Stop in this way, or go on stopping in a harder one."""
@@ -68,6 +73,8 @@ class Shutdown:
         self._decided.set()
         if self._scope is not None:
             self._scope.cancel()
+        for action in self._on_decided:
+            action()
 
     def note_signal(self, number: int) -> None:
         """A signal came: the first stops as it means, a second SIGINT or SIGTERM kills."""

@@ -85,6 +85,7 @@ class Supervision:
         self._canceller = Canceller(registry, self._keeper, self._end_queued, self._spawn_task)
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()
+        shutdown.on_decided(self._changed.unpark_all)
         self.server = ControlServer(self._make_methods(), self._client_left)
 
     async def run(self, loaded: list[Runtime], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -140,7 +141,7 @@ class Supervision:
             await self._changed.park()
 
     async def wait_changed(self) -> None:
-        """Return when a runtime has another status, or a client has left."""
+        """Return when a runtime has another status, a client has left, or how to stop has been decided."""
         await self._changed.park()
 
     async def wait_none_live(self) -> None:
