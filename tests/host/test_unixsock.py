@@ -124,6 +124,18 @@ def test_what_is_not_a_socket_is_left_alone(tmp_path: Path, kind: str) -> None:
     assert os.listdir(tmp_path) == ["s.sock"]
 
 
+def test_a_mark_in_a_directory_of_ours_is_no_obstacle(tmp_path: Path) -> None:
+    """A plain file at the place of a socket, which a settlement leaves that was cut; a folder is none of ours."""
+    path = tmp_path / "control.sock"
+    path.touch()
+    with bind_listener(path, has_directory=True) as listener:
+        exchange(listener, path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(NotASocket):
+        bind_listener(path, has_directory=True)
+
+
 def test_another_kind_of_socket_is_not_taken_for_a_dead_one(tmp_path: Path) -> None:
     """Somebody's datagram socket lives, although it refuses our call."""
     path = tmp_path / "s.sock"

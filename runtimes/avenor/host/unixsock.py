@@ -69,11 +69,12 @@ def bind_listener(path: str | Path, *, allow_long_path: bool = True, has_directo
         path: Where clients will find it.
         allow_long_path: Reach a path above the kernel's limit through its directory. Our own programs can dial such a
             socket, others cannot; so a path that a user chose is better refused.
-        has_directory: Nobody else starts there, because the caller holds a lock on the directory: no other is needed.
+        has_directory: Nobody else starts there, because the caller holds a lock on the directory: no other is needed,
+            and a file that is no socket is what was left there as a mark.
 
     Raises:
         SocketInUse: A live server is there; nothing of it was touched.
-        NotASocket: Something that is not a socket is there.
+        NotASocket: Something that is not a socket is there, and may be somebody's.
         SocketPathTooLong: See `allow_long_path`; also without /proc, or when the name alone is too long.
         OSError: The directory cannot be made or written.
     """
@@ -82,7 +83,7 @@ def bind_listener(path: str | Path, *, allow_long_path: bool = True, has_directo
         raise _too_long(target)
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.nullcontext() if has_directory else _start_lock(target):
-        _clear_stale(target)
+        _clear_stale(target, has_directory=has_directory)
         try:
             return _listen(target)
         except OSError as error:
@@ -180,12 +181,15 @@ def _start_lock(target: Path) -> Generator[None, None, None]:
             lock.remove()
 
 
-def _clear_stale(target: Path) -> None:
+def _clear_stale(target: Path, *, has_directory: bool) -> None:
     try:
-        is_socket = stat.S_ISSOCK(os.lstat(target).st_mode)
+        mode = os.lstat(target).st_mode
     except FileNotFoundError:
         return
-    if not is_socket:
+    if has_directory and stat.S_ISREG(mode):
+        target.unlink()
+        return
+    if not stat.S_ISSOCK(mode):
         raise NotASocket(f"{target} is not a socket and is left alone; choose another path", data={"path": str(target)})
     if has_server(target):
         raise _in_use(target)
