@@ -52,9 +52,11 @@ def test_whether_the_sentinel_is_due_is_noted_in_the_lock_file(tmp_path: Path) -
     lock = FileLock(run_dir.lock_path)
     assert lock.try_acquire()
     assert not run_dir.is_sentinel_due()
+    assert not run_dir.is_sentinel_told()
     for is_due in (True, False, True):
         run_dir.note_sentinel(is_due=is_due)
         assert run_dir.is_sentinel_due() is is_due
+        assert run_dir.is_sentinel_told() is not is_due
     assert is_locked(run_dir.lock_path)
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
     assert run_dir.lock_path.stat().st_size == 1

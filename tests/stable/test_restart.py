@@ -2,15 +2,16 @@
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
 import trio
 
 from avenor.host.rundir import RunDir
+from avenor.host.sentinelfile import write_sentinel
 from avenor.protocol.events import RunEnd, RunStart, SessionStart, TurnEnd, encode_event
-from avenor.protocol.outcomes import parse_sentinel
+from avenor.protocol.outcomes import Outcome, parse_sentinel
 from avenor.protocol.snapshot import Fold
 from avenor.protocol.spec import Record, RunSpec
 from avenor.stable import loading, supervision
@@ -21,13 +22,19 @@ from tests.stable.kit import SPAWN, FakeLauncher, FakeRuntime, open_stable
 
 
 def leave(
-    tmp_path: Path, runtime_id: str, *events: RunStart | SessionStart | TurnEnd | RunEnd, key: str | None = None
+    tmp_path: Path,
+    runtime_id: str,
+    *events: RunStart | SessionStart | TurnEnd | RunEnd,
+    key: str | None = None,
+    on_crash: Literal["fail", "resume"] = "fail",
 ) -> RunDir:
     """A runtime directory as an earlier supervisor left it."""
     directory = RunDir(tmp_path / "state" / runtime_id)
     directory.path.mkdir(parents=True)
     spec = RunSpec(prompt="x", backend="scripted", dir="/", sentinel_file=str(directory.sentinel_path))
-    record = Record(runtime_id=runtime_id, run_id=f"run-{runtime_id}", spec=spec, prompt="x", key=key, parks=True)
+    record = Record(
+        runtime_id=runtime_id, run_id=f"run-{runtime_id}", spec=spec, prompt="x", key=key, parks=True, on_crash=on_crash
+    )
     directory.record_path.write_bytes(msgspec.json.encode(record))
     for seq, event in enumerate(events, 1):
         event.seq, event.ts, event.run_id = seq, seq, record.run_id
@@ -191,6 +198,64 @@ async def test_a_sentinel_that_is_still_due_is_written(tmp_path: Path, is_due: b
     async with open_stable(tmp_path, loaded=load_runtimes(tmp_path / "state", lambda _path: None)):
         await eventually(lambda: not directory.is_sentinel_due())
     assert directory.sentinel_path.exists() is is_due
+
+
+@pytest.mark.parametrize("on_crash", ["fail", "resume"])
+@pytest.mark.parametrize(
+    ("told", "outcome"),
+    [
+        (Outcome.of("end_turn", run_id="run-rt_1", session_id="ses_1"), ("DONE", "end_turn")),
+        (Outcome.of("end_turn", run_id="another"), ("FAILED", "runtime_lost")),
+        (None, ("FAILED", "runtime_lost")),
+    ],
+    ids=["ours", "another's", "none"],
+)
+async def test_an_end_that_only_the_sentinel_tells_stands(
+    tmp_path: Path, told: Outcome | None, outcome: tuple[str, str], on_crash: Literal["fail", "resume"]
+) -> None:
+    """The log had no room for it before its supervisor left. Nothing runs once more, and nothing is told otherwise."""
+    directory = leave(tmp_path, "rt_1", start(), on_crash=on_crash)
+    directory.note_sentinel(is_due=False)
+    if told is None:
+        directory.sentinel_path.write_text("DONE?\n")
+    else:
+        write_sentinel(directory.sentinel_path, told)
+    if (on_crash, outcome[0]) == ("resume", "FAILED"):
+        (loaded,) = load_runtimes(tmp_path / "state", lambda _path: None)
+        assert loaded.end is None  # it goes on
+        return
+    async with trio.open_nursery() as bodies:
+        launcher = FakeLauncher(bodies)
+        loaded_all = load_runtimes(tmp_path / "state", launcher.probe)
+        async with open_stable(tmp_path, launcher, loaded_all) as stable:
+            client = await stable.connect()
+            await eventually(lambda: not stable.registry.live)
+            status = await client.call("status", runtime_id="rt_1")
+            assert (status["outcome"], status["stop_reason"]) == outcome
+            assert parse_sentinel(directory.sentinel_path.read_text()).stop_reason == outcome[1]
+            assert launcher.runtimes == {}
+
+
+async def test_the_sentinel_of_a_parked_run_is_not_its_end(tmp_path: Path) -> None:
+    """It tells of the last turn; what was lost is lost."""
+    begun = RunStart(kind="single", backend="scripted", dir="/", version="0", parks=True)
+    session = SessionStart(backend="scripted", dir="/", session_id="ses_1")
+    directory = leave(tmp_path, "rt_1", begun, session, TurnEnd(stop_reason="end_turn", session_id="ses_1"))
+    write_sentinel(directory.sentinel_path, Outcome.of("end_turn", run_id="run-rt_1"))
+    directory.note_sentinel(is_due=False)
+    (loaded,) = load_runtimes(tmp_path / "state", lambda _path: None)
+    assert (loaded.stage, loaded.state.status, loaded.end) == (Stage.LOST, "idle", None)
+
+
+async def test_a_sentinel_that_is_not_noted_is_not_believed(tmp_path: Path) -> None:
+    """It may be that of another process, or of an earlier turn."""
+    directory = leave(tmp_path, "rt_1", start())
+    write_sentinel(directory.sentinel_path, Outcome.of("end_turn", run_id="run-rt_1"))
+    for is_due in (None, True):
+        if is_due is not None:
+            directory.note_sentinel(is_due=is_due)
+        (loaded,) = load_runtimes(tmp_path / "state", lambda _path: None)
+        assert loaded.end is None
 
 
 async def test_a_long_log_is_read_whole_only_after_clients_are_served(

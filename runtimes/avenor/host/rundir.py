@@ -113,16 +113,20 @@ class RunDir:
             os.close(fd)
 
     def is_sentinel_due(self) -> bool:
-        """What `note_sentinel` noted last; False if nothing.
+        """Whether `note_sentinel` noted last that it is still to be written.
 
         Raises:
-            OSError: It is there and cannot be read.
+            OSError: The note is there and cannot be read.
         """
-        try:
-            with open(self.lock_path, "rb", buffering=0) as file:
-                return file.read(1) == _DUE
-        except FileNotFoundError:
-            return False
+        return self._read_mark() == _DUE
+
+    def is_sentinel_told(self) -> bool:
+        """Whether `note_sentinel` noted last that it is written; it may have been taken away since.
+
+        Raises:
+            OSError: The note is there and cannot be read.
+        """
+        return self._read_mark() == _TOLD
 
     def write_process(self) -> ProcessId:
         """Write down that this process is the runtime; the lock is taken first.
@@ -146,3 +150,10 @@ class RunDir:
             return _PROCESS.decode(self.process_path.read_bytes())
         except (FileNotFoundError, msgspec.DecodeError):
             return None
+
+    def _read_mark(self) -> bytes:
+        try:
+            with open(self.lock_path, "rb", buffering=0) as file:
+                return file.read(1)
+        except FileNotFoundError:
+            return b""

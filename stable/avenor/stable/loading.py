@@ -20,7 +20,7 @@ from avenor.protocol.spec import Record
 from avenor.stable.identifiers import list_runtimes
 from avenor.stable.records import read_record
 from avenor.stable.runtime import Runtime, Stage, first_snapshot
-from avenor.stable.settle import read_end
+from avenor.stable.settle import read_end, read_sentinel
 
 # Read as a whole before clients are served: a few milliseconds. Of longer logs only the end is.
 _SHORT_LOG_BYTES: Final = 512 * 1024
@@ -78,6 +78,8 @@ def _load_recorded(directory: RunDir, record: Record, probe: Callable[[Path], Pr
         return Runtime(directory, record, Stage.QUEUED)
     if end is None:
         runtime = Runtime(directory, record, Stage.LOST, fold_log(directory, record))
+        if runtime.state.status != "idle":  # the sentinel of one that is parked tells of its last turn
+            runtime.end = read_sentinel(directory, record)
         if record.on_crash == "resume":  # one that is to be up again counts among the parked; a dead one does not
             runtime.last_status = "starting"
         return runtime

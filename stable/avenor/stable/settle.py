@@ -19,13 +19,17 @@ from avenor.host.atomic import is_passing, remove_if_exists
 from avenor.host.failpoints import failpoint
 from avenor.host.gitworktrees import clear_worktrees
 from avenor.host.lock import FileLock
+from avenor.host.regular import read_regular
 from avenor.host.rundir import RunDir
 from avenor.host.sentinelfile import clear_stale, write_sentinel
 from avenor.protocol.events import AnyEvent, Error, RunEnd, RunEnding, decode_event, encode_event
 from avenor.protocol.manifest.binding import ResolvedManifest
-from avenor.protocol.outcomes import Outcome, Status
+from avenor.protocol.outcomes import Outcome, Status, parse_sentinel
 from avenor.protocol.snapshot import Snapshot
 from avenor.protocol.spec import Record, permission_base
+
+# Its values are a line each, of what an agent or a user has chosen.
+_SENTINEL_BYTES: Final = 1 << 20
 
 _logger: Final = structlog.get_logger()
 
@@ -82,7 +86,7 @@ def settle(
             with contextlib.suppress(OSError):
                 remove_if_exists(path)
         if is_due and path is not None:
-            _write_sentinel(path, _outcome(end, directory.log_path))
+            _write_sentinel(path, told_outcome(end, directory.log_path))
         with contextlib.suppress(OSError):
             if directory.is_sentinel_due():
                 directory.note_sentinel(is_due=False)
@@ -137,6 +141,33 @@ def read_end(log_path: Path) -> RunEnd | None:
     line = logfile.last_line(log_path)
     event = None if line is None else _decode(line)
     return event if isinstance(event, RunEnd) else None
+
+
+def told_outcome(end: RunEnd, log_path: Path) -> Outcome:
+    """What a log's end says that its run came to."""
+    return Outcome(
+        status=_status(end.status),
+        exit_code=end.exit_code,
+        stop_reason=end.stop_reason,
+        session_id=last_session(log_path) if end.session_id is UNSET else end.session_id,
+        reason=None if end.reason is UNSET else end.reason,
+        run_id=end.run_id,
+    )
+
+
+def read_sentinel(directory: RunDir, record: Record) -> Outcome | None:
+    """What a run has told in its sentinel, as its mark says; None if there is nothing of it there.
+
+    Where its log had no room for its end, this may be all that there is of it.
+    """
+    path = record.spec.sentinel_file
+    try:
+        if path is None or not directory.is_sentinel_told():
+            return None
+        outcome = parse_sentinel(read_regular(path, limit_bytes=_SENTINEL_BYTES).decode())
+    except (OSError, ValueError):
+        return None
+    return outcome if outcome.run_id == record.run_id else None
 
 
 def last_session(log_path: Path) -> str:
@@ -296,17 +327,6 @@ def _write_sentinel(path: str, outcome: Outcome) -> None:
         if is_passing(error):
             raise
         _logger.error("settle.sentinel_not_written", path=path, error=str(error))
-
-
-def _outcome(end: RunEnd, log_path: Path) -> Outcome:
-    return Outcome(
-        status=_status(end.status),
-        exit_code=end.exit_code,
-        stop_reason=end.stop_reason,
-        session_id=last_session(log_path) if end.session_id is UNSET else end.session_id,
-        reason=None if end.reason is UNSET else end.reason,
-        run_id=end.run_id,
-    )
 
 
 def _status(word: str) -> Status:
