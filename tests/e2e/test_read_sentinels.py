@@ -54,6 +54,27 @@ def test_a_parked_run_that_is_ended_writes_no_sentinel_again(
     assert not (place.path / "done").exists()
 
 
+@pytest.mark.parametrize("place_held", ["end.before_log", "sentinel.before_rename"])
+def test_a_run_that_could_not_start_has_its_sentinel_when_its_end_is_told(place: Place, place_held: str) -> None:
+    """However long its process takes to leave after it has said why: one that does not is killed."""
+    directory = place.path / "failpoints"
+    (directory / "hold").mkdir(parents=True)
+    (directory / "hold" / place_held).touch()
+    hits = directory / "hits"
+    hits.touch()
+    stable = Stable(place, environ={"AVENOR_FAILPOINTS": str(directory)})
+    client = stable.connect()
+    client.call("subscribe")
+    refusal = client.send("spawn", prompt="x", dir=str(place.work), backend="scripted", on_event=str(place.path))
+    if place_held == "sentinel.before_rename":  # the supervisor comes there in the place of what it has killed
+        eventually_sync(lambda: hits.read_text().count(place_held) == 2, WAIT_SECONDS)
+        (directory / "hold" / place_held).unlink()
+    end = client.wait_event("run.end")
+    assert (end["status"], end["stop_reason"]) == ("FAILED", "invalid_config")
+    assert stable.sentinel("rt_1").stop_reason == "invalid_config"
+    assert client.answer(refusal)["error"]["data"]["runtime_id"] == "rt_1"
+
+
 @pytest.mark.parametrize("settled_by", ["itself", "supervisor"])
 def test_a_sentinel_that_is_taken_at_once_does_not_come_back(place: Place, settled_by: str) -> None:
     """While the run still ends: its reader is faster than its process, which may even be killed before it has gone."""

@@ -1,7 +1,6 @@
 """What the supervisor does with runtimes, over its real socket, with fake runtimes."""
 
 import errno
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,13 @@ import structlog.testing
 import trio
 
 from avenor.control.rpc import Call
+from avenor.host import logfile
 from avenor.host.ladder import StopResult
+from avenor.host.sentinelfile import write_sentinel
 from avenor.protocol.errors import MethodNotFound, SpawnError
-from avenor.protocol.events import EventHead, TurnEnd, TurnStart
+from avenor.protocol.events import EventHead, RunEnd, TurnEnd, TurnStart, encode_event
 from avenor.protocol.methods import RouterReaped
-from avenor.protocol.outcomes import Status, parse_sentinel
+from avenor.protocol.outcomes import Outcome, Status, parse_sentinel
 from avenor.stable import supervision
 from tests.helpers import eventually
 from tests.stable.kit import SPAWN, FakeLauncher, Stable, open_stable
@@ -229,8 +230,30 @@ async def test_a_killed_runtime_is_settled_as_lost(tmp_path: Path) -> None:
         status = await client.call("status", runtime_id="rt_1")
         assert (status["status"], status["outcome"], status["pid"], status["owner"]) == ("ended", "FAILED", None, None)
         assert stable.launcher.ended == ["rt_1"]
-        await eventually(lambda: os.path.exists(status["sentinel_file"]))
         assert sentinel_of(status["sentinel_file"]) is Status.FAILED
+
+
+async def test_whoever_hears_of_an_end_finds_the_sentinel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the runtime was killed right after it had written its end to the log."""
+    seen: list[str] = []
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await client.call("subscribe")
+        await stable.spawned(client)
+        runtime = stable.runtime("rt_1")
+
+        def write(path: str, outcome: Outcome) -> None:
+            seen.append(stable.registry.resolve("rt_1").state.status)
+            write_sentinel(path, outcome)
+
+        monkeypatch.setattr("avenor.stable.settle.write_sentinel", write)
+        end = RunEnd(seq=4, ts=1, run_id=runtime.record.run_id, status="DONE", exit_code=0, stop_reason="end_turn")
+        logfile.append(runtime.directory.log_path, encode_event(end) + b"\n")
+        runtime.die()
+        assert (await client.wait_event("run.end"))["status"] == "DONE"
+        assert seen == ["running"]
+        assert sentinel_of(str(runtime.directory.sentinel_path)) is Status.DONE
+        assert stable.launcher.ended == []  # it had ended in good order
 
 
 async def test_a_fault_while_an_end_is_settled_leaves_no_runtime_to_nobody(

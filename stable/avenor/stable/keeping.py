@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import structlog
@@ -30,6 +31,7 @@ from avenor.stable.settle import (
     read_end,
     settle,
     told_ending,
+    told_outcome,
 )
 
 # Its socket ends with it, so that what it wrote is here at once; this is for a busy machine.
@@ -170,12 +172,20 @@ class Keeper:
             except AvenorError as error:
                 failure = error
         if failure is not None:
+            await self._let_leave(runtime)
             raise failure
         if problem is not None:
             raise SpawnError(f"cannot write the record of {runtime.id} to the disk: {problem}") from problem
         runtime.stage = Stage.LIVE
         runtime.state.pid = runtime.process.pid if runtime.process else None
         runtime.revise()
+
+    async def _let_leave(self, runtime: Runtime) -> None:
+        """Give a process that has said why it cannot start the time to tell its end itself."""
+        process = await self._probe(runtime)
+        if process is not None:
+            with trio.move_on_after(_DRAIN_SECONDS):
+                await wait_dead(process)
 
     async def _keep(self, runtime: Runtime) -> None:
         """Follow a runtime, through every process that takes the place of one that was lost, and settle it."""
@@ -189,8 +199,7 @@ class Keeper:
         if runtime.record.on_crash != "resume":
             return False
         # Whether it has ended must be known: then no other process goes on.
-        await self._read_rest(runtime, is_patient=True)
-        if runtime.state.status == "ended":
+        if await self._read_rest(runtime, is_patient=True) is not None or runtime.state.status == "ended":
             return False
         if self._resuming.leaves_to_next:
             await trio.sleep_forever()
@@ -251,12 +260,21 @@ class Keeper:
             runtime.process, runtime.stage = process, Stage.LIVE
         return process is not None
 
-    async def _read_rest(self, runtime: Runtime, *, is_patient: bool = False) -> None:
-        """Take what the runtime has written, and its link has not brought."""
+    async def _read_rest(self, runtime: Runtime, *, is_patient: bool = False) -> Outcome | None:
+        """Take what the runtime has written, and its link has not brought; returns the end that is told there.
+
+        That is not told on yet: whoever hears of it finds the sentinel.
+        """
+
+        async def read() -> Outcome | None:
+            await catch_up(runtime, holds_end=True)
+            return await trio.to_thread.run_sync(_read_outcome, runtime.directory.log_path)
+
         try:
-            await (_when_possible(partial(catch_up, runtime)) if is_patient else catch_up(runtime))
+            return await (_when_possible(read) if is_patient else read())
         except OSError as error:
             _logger.error("log.unreadable", error=str(error))
+            return None
 
     async def _follow(self, runtime: Runtime) -> None:
         assert runtime.process is not None
@@ -274,13 +292,14 @@ class Keeper:
         if state.status == "ended" and _is_told(runtime):
             self._close(runtime)
             return
-        if state.status != "ended":
-            await self._read_rest(runtime)
-        # A lost one may have been told its end here, just before, so that it could not come up any more.
-        if runtime.stage is Stage.LOST or (state.status != "ended" and runtime.stage is not Stage.QUEUED):
+        told = _seen_outcome(runtime) or await self._read_rest(runtime)
+        # A lost one may have been told its end here, just before, so that it could not come up any more. One that could
+        # not start has told its own, and may not have left.
+        has_left = told is not None and runtime.process is not None
+        if runtime.stage is Stage.LOST or not (has_left or runtime.stage is Stage.QUEUED):
             runtime.stopped = await self._end_processes(runtime)
         seen_seq = runtime.hub.latest_seq
-        outcome = _seen_outcome(runtime) or await self._lost(runtime)
+        outcome = told or await self._lost(runtime)
         is_told = _is_in_sentinel(runtime, outcome)
         is_written = await self._write_end(runtime, outcome, seen_seq, is_told=is_told)
         self._close(runtime)
@@ -289,11 +308,15 @@ class Keeper:
 
     async def _write_late(self, runtime: Runtime, outcome: Outcome, seen_seq: int, *, is_told: bool) -> None:
         """Write down, as soon as there is room for it, an end that clients know already."""
-        # Polling: nothing tells that there is room again.
-        while True:
-            await trio.sleep(_LATE_SECONDS)
-            if await self._write_end(runtime, outcome, seen_seq, is_told=is_told):
-                return
+        is_written = False
+        try:
+            # Polling: nothing tells that there is room again.
+            while not is_written:
+                await trio.sleep(_LATE_SECONDS)
+                is_written = await self._write_end(runtime, outcome, seen_seq, is_told=is_told)
+        finally:
+            if not is_written:
+                _logger.error("settle.left_undone", outcome=outcome.status.value, stop_reason=outcome.stop_reason)
 
     def _close(self, runtime: Runtime) -> None:
         """Nothing more comes of it: lets everybody know who waits for it."""
@@ -383,7 +406,8 @@ class Keeper:
         if runtime.cancels:
             return killed_outcome(runtime.record, state)
         if runtime.failure is not None:
-            return Outcome.of("spawn_failed", run_id=runtime.record.run_id, reason=runtime.failure.message)
+            failure = runtime.failure
+            return Outcome.of(failure.reason_word, run_id=runtime.record.run_id, reason=failure.message)
         status = await self._launcher.exit_status(runtime.directory.path)
         was_up = runtime.process is not None or runtime.state.latest_seq > 0
         return lost_outcome(
@@ -422,8 +446,14 @@ def _is_in_sentinel(runtime: Runtime, outcome: Outcome) -> bool:
     return state.status == "ended" or (state.status == "idle" and state.stop_reason == outcome.stop_reason)
 
 
+def _read_outcome(log_path: Path) -> Outcome | None:
+    """The end that a log tells, if it tells one."""
+    end = read_end(log_path)
+    return None if end is None else told_outcome(end, log_path)
+
+
 def _seen_outcome(runtime: Runtime) -> Outcome | None:
-    """The end that it told itself, if it did."""
+    """The end that clients were told, if they were."""
     state = runtime.state
     if state.status != "ended" or state.outcome is None or state.exit_code is None:
         return None

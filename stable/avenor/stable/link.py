@@ -379,12 +379,13 @@ class Link:
         )
 
 
-async def catch_up(runtime: Runtime, before_seq: int | None = None) -> None:
+async def catch_up(runtime: Runtime, before_seq: int | None = None, *, holds_end: bool = False) -> None:
     """Publish what is in a runtime's log and has not come over its link.
 
     Args:
         runtime: Whose log.
         before_seq: Where to stop; None goes to the log's end.
+        holds_end: Leave its end to a later time.
 
     Raises:
         OSError: The log cannot be read.
@@ -396,7 +397,9 @@ async def catch_up(runtime: Runtime, before_seq: int | None = None) -> None:
         )
         heads = [decode_head(line) for line in lines]
         new = [
-            (wrap_event(line), head) for line, head in zip(lines, heads, strict=True) if _is_in(head, hub, before_seq)
+            (wrap_event(line), head)
+            for line, head in zip(lines, heads, strict=True)
+            if _is_in(head, hub, before_seq) and not (holds_end and head.event == "run.end")
         ]
         if not new:
             return
