@@ -205,6 +205,39 @@ async def test_one_that_does_not_listen_is_killed_for_whoever_may_end_it(
         assert await outcomes(client) == ["KILLED"] * 4
 
 
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_cancel_is_not_taken_back_by_leaving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """One that does not listen is killed all the same, and one that is lost meanwhile does not go on."""
+    monkeypatch.setattr(cancelling, "_PATIENCE_SECONDS", 60 if dies else 0.1)
+    async with open_stable(tmp_path, on_crash="resume") as stable:
+        client, asker = await stable.connect(), await stable.connect()
+        await family(stable, client)
+        stable.runtime("rt_1").behaviour["cancel"] = lambda _call, _params: _never()
+        await asker.send("cancel", runtime_id="rt_1", force=True)
+        await eventually(lambda: stable.runtime("rt_1").calls[-1][1] == "cancel")
+        await asker.close()
+        await eventually(lambda: stable.runtime("rt_1").left == ["c2"])
+        if dies:
+            stable.runtime("rt_1").die()
+        assert (await client.call("wait", runtime_id="rt_1", until="done"))["outcome"] == "KILLED"
+        assert list(stable.launcher.runtimes) == ["rt_1", "rt_2", "rt_3", "rt_4"]
+
+
+async def test_a_fault_in_a_cancel_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one who waits for the answer does not wait for ever."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await family(stable, client)
+
+        def fail(_raw: bytes) -> Cancelled:
+            raise RuntimeError("a fault of ours")
+
+        monkeypatch.setattr(cancelling, "_decode_cancelled", fail)
+        assert (await client.refusal("cancel", runtime_id="rt_1"))["code"] == -32603
+
+
 async def test_one_that_does_not_listen_is_not_killed_for_who_may_not_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from avenor.control.rpc import Call
-from avenor.protocol.errors import AvenorError, BrokenError, Ended, NotOwner, Refused
+from avenor.protocol.errors import AvenorError, BrokenError, Ended, InternalError, NotOwner, Refused
 from avenor.protocol.methods import Cancelled, OwnerTarget, Target
 from avenor.protocol.outcomes import Status
 from avenor.stable.keeping import Keeper, describe_left
@@ -81,7 +81,10 @@ class Canceller:
             if refusal() is not None:
                 raise
             answer = _no_answer(runtime)
-        return self._with_those_below(runtime, self._wait_cancelled(runtime, answer, refusal))
+        # As little as the call itself is it taken back by the caller's leaving.
+        ending = _Ending(self._wait_cancelled(runtime, answer, refusal))
+        self._start_task(ending.see_through, runtime)
+        return self._with_those_below(runtime, ending.wait())
 
     def note(self, runtime: Runtime) -> None:
         """Its events have told something new: if it was ordered to end, so are those below it."""
@@ -175,6 +178,39 @@ class Canceller:
                 await each.ended.wait()
                 answers.append(_named(each))
         return _merged(answers)
+
+
+class _Ending:
+    """What becomes of a cancel, for whoever still waits for it.
+
+    Args:
+        work: Comes to its answer.
+    """
+
+    def __init__(self, work: Awaitable[Cancelled]) -> None:
+        self._work = work
+        self._answer: Cancelled | AvenorError = InternalError("a fault in avenor; its log has the details")
+        self._is_known = trio.Event()
+
+    async def see_through(self, _runtime: Runtime) -> None:
+        """Bring the work to its end; the task that does it is the supervisor's."""
+        try:
+            self._answer = await self._work
+        except AvenorError as error:
+            self._answer = error
+        finally:
+            self._is_known.set()
+
+    async def wait(self) -> Cancelled:
+        """Return the answer.
+
+        Raises:
+            AvenorError: That is the answer.
+        """
+        await self._is_known.wait()
+        if isinstance(self._answer, AvenorError):
+            raise self._answer
+        return self._answer
 
 
 def is_over(runtime: Runtime) -> bool:
