@@ -13,7 +13,7 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock
 
-from avenor.host.identity import is_alive, process_id, signal_process, wait_dead
+from avenor.host.identity import is_alive, process_id, read_stat, signal_process, wait_dead
 from avenor.host.lock import FileLock
 from avenor.host.rundir import RunDir
 from avenor.host.tree import children
@@ -196,6 +196,31 @@ async def test_a_request_that_dies_with_the_zygote_is_met_plainly(tmp_path: Path
         assert is_alive(process)
         assert zygote.forked == {}
         await launcher.end(path)
+
+
+async def test_a_zygote_that_is_ending_is_collected_by_its_keeper_only(tmp_path: Path) -> None:
+    """Its end may take a moment, and what looks for orphans meanwhile is not to take it for one."""
+    told = tmp_path / "holder"
+    script = f"sleep 1000 & echo $! > {told}; wait"  # what it has started holds its socket open
+    zygote = ZygoteKeeper(tmp_path / "zygote.log", ("/bin/sh", "-c", script))
+    launcher = LocalLauncher(zygote, lambda: ())
+    scope = trio.CancelScope()
+
+    async def keep() -> None:
+        with scope:
+            await zygote.run()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep)
+        await eventually(lambda: told.exists() and told.read_text().endswith("\n"))
+        pid = zygote.pid
+        assert pid is not None
+        scope.cancel()
+        await eventually(lambda: (found := read_stat(pid)) is not None and found.is_dead)
+        launcher.reap()
+        assert pid in children(os.getpid())
+        os.kill(int(told.read_text()), signal.SIGKILL)
+    assert pid not in children(os.getpid())
 
 
 async def test_runtimes_outlive_the_zygote(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class ZygoteKeeper:
         program: The command line, to which the number of its socket and that folder are added.
 
     Attributes:
-        pid: Of the living zygote; None while there is none.
+        pid: Of the zygote, until it has been collected here, and by nobody else; None while there is none.
         forked: The process that was forked for each directory, as far as the zygote told.
     """
 
@@ -139,12 +139,13 @@ class ZygoteKeeper:
                 for line in lines:
                     self._note(_decode_report(line))
         finally:
-            self._control = self.pid = None
+            self._control = None
             self._reported.unpark_all()
             with trio.move_on_after(_END_SECONDS, shield=True):
                 await _end(pid, control)
             control.close()
             status = _collect(pid)
+            self.pid = None
         _logger.warning("zygote.ended", pid=pid, status=status)
 
     def _note(self, report: _Report) -> None:
