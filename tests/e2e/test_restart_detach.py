@@ -167,6 +167,24 @@ def test_a_command_on_a_socket_without_a_server_says_so(place: Place) -> None:
     assert second.shutdown() == 0
 
 
+def test_what_was_queued_outlives_a_supervisor_that_leaves_as_soon_as_it_has_begun_to_start_it(place: Place) -> None:
+    """Its zygote still loads, and ends with it: what it was asked for comes up before, and the next one has it."""
+    first = Stable(place, "--max-runtimes", "1")
+    spawn_gated(first)
+    first.connect().send("spawn", prompt="x", dir=str(place.work), backend="scripted")
+    eventually_sync(lambda: (first.state / "rt_2" / "record.json").exists(), WAIT_SECONDS)
+    detach(first)
+    detach(Stable(place, "--max-runtimes", "2"))
+    third = Stable(place)
+    assert third.connect().call("wait", runtime_id="rt_2", until="done")["outcome"] == "DONE"
+    assert third.shutdown() == 0
+    check_nothing_runs(place)
+
+
+# Those that detach wait no longer for a child that cannot come up.
+IN_VAIN = ("--shutdown-timeout", "100ms")
+
+
 class Held:
     """Places in the product at which processes are halted, and the lines about those that came there."""
 
@@ -200,7 +218,7 @@ class Held:
 def test_a_child_that_is_late_for_its_own_end_does_not_run(place: Place, die: Callable[[Stable], None]) -> None:
     """It was forked before its supervisor went, and takes its lock only after the next one has told it to be lost."""
     held = Held(place, "runtime.before_lock")
-    first = Stable(place, environ=held.environ)
+    first = Stable(place, *IN_VAIN, environ=held.environ)
     first.connect().send("spawn", prompt="x", dir=str(place.work), backend="scripted")
     late = held.wait_reached("runtime.before_lock")
     die(first)
@@ -224,7 +242,7 @@ def test_a_child_that_is_late_gives_way_to_the_one_that_was_started_for_it(
 ) -> None:
     """With `--on-crash resume` the next supervisor starts another; of the two, one runs."""
     held = Held(place, "runtime.before_lock")
-    first = Stable(place, "--on-crash", "resume", environ=held.environ)
+    first = Stable(place, *IN_VAIN, "--on-crash", "resume", environ=held.environ)
     first.connect().send("spawn", prompt="x", dir=str(place.work), backend="scripted")
     late = held.wait_reached("runtime.before_lock")
     die(first)
@@ -249,7 +267,7 @@ def test_a_child_that_is_late_gives_way_to_the_one_that_was_started_for_it(
 def test_a_child_that_has_its_lock_is_waited_for(place: Place, die: Callable[[Stable], None], on_crash: str) -> None:
     """It lives, though it has not said yet which process it is: it is neither lost nor started again, and runs."""
     held = Held(place, "runtime.after_lock")
-    first = Stable(place, "--on-crash", on_crash, environ=held.environ)
+    first = Stable(place, *IN_VAIN, "--on-crash", on_crash, environ=held.environ)
     first.connect().send("spawn", prompt="x", dir=str(place.work), backend="scripted", key="k")
     child = held.wait_reached("runtime.after_lock")
     die(first)

@@ -13,11 +13,12 @@ MODES: tuple[Mode, ...] = ("drain", "graceful", "detach", "kill")
 
 
 class FakeActions:
-    """Notes what a shutdown does; nothing ends until `gone` is set."""
+    """Notes what a shutdown does; nothing ends until `gone` is set, and nothing comes up until `up` is."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
         self.gone = trio.Event()
+        self.up = trio.Event()
 
     def ask_all(self) -> None:
         self.done.append("ask_all")
@@ -28,6 +29,9 @@ class FakeActions:
 
     async def wait_none_live(self) -> None:
         await self.gone.wait()
+
+    async def wait_launched(self) -> None:
+        await self.up.wait()
 
     async def kill_all(self) -> None:
         self.done.append("kill_all")
@@ -106,11 +110,11 @@ async def test_graceful_is_over_when_all_are_gone(autojump_clock: MockClock) -> 
 
 
 async def test_a_harder_request_cuts_the_softer_one_short() -> None:
-    """Drain, graceful, kill: each takes over at once."""
+    """Each takes over at once."""
     shutdown, actions = make(), FakeActions()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shutdown.carry_out, actions)
-        for mode in ("drain", "graceful", "kill"):
+        for mode in MODES:
             shutdown.request(mode, "shutdown")
             await wait_all_tasks_blocked()
     assert actions.done == ["drain", "ask_all", "kill_all"]
@@ -119,6 +123,16 @@ async def test_a_harder_request_cuts_the_softer_one_short() -> None:
 async def test_detach_does_nothing_to_anybody() -> None:
     """It only ends the waiting."""
     shutdown, actions = make(), FakeActions()
+    actions.up.set()
     shutdown.request("detach", "shutdown")
     await shutdown.carry_out(actions)
     assert actions.done == []
+
+
+async def test_detach_waits_for_what_starts_no_longer_than_its_timeout(autojump_clock: MockClock) -> None:
+    """And does nothing to it then either."""
+    shutdown, actions = make(), FakeActions()
+    shutdown.request("detach", "shutdown")
+    await shutdown.carry_out(actions)
+    assert actions.done == []
+    assert trio.current_time() == pytest.approx(10)

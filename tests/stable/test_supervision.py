@@ -631,6 +631,26 @@ async def test_detach_leaves_every_runtime_alone(tmp_path: Path) -> None:
         assert stable.runtime("rt_1").body.poll() is None
 
 
+async def test_detach_lets_come_up_what_is_being_started_and_starts_nothing_more(tmp_path: Path) -> None:
+    """A start that was begun is nobody else's to begin again; what is queued stays so for the next supervisor."""
+    async with open_stable(tmp_path, max_runtimes=2) as stable:
+        client = await stable.connect()
+        await stable.spawned(client)
+        stable.launcher.gate = trio.Event()
+        starting = await client.send("spawn", **SPAWN, wait="started")
+        await client.send("spawn", **SPAWN)
+        await client.call("shutdown", mode="detach")
+        stable.runtime("rt_1").end()
+        await client.call("wait", runtime_id="rt_1", until="done")
+        assert [each["status"] for each in await client.call("list")] == ["ended", "starting", "queued"]
+        assert (tmp_path / "state/rt_3/queued").exists()
+        assert not stable.stopped.is_set()
+        stable.launcher.gate.set()
+        assert (await client.answer(starting))["result"]["runtime_id"] == "rt_2"
+        await stable.stopped.wait()
+        assert list(stable.launcher.runtimes) == ["rt_1", "rt_2"]
+
+
 async def test_an_idle_supervisor_stops_itself(tmp_path: Path) -> None:
     """After --idle-timeout without a live runtime and without a client, and not before both are gone."""
     # Long enough for the client to come in time on a busy machine.

@@ -126,7 +126,7 @@ STABLE = Command(
         Flag(
             "--shutdown-timeout",
             DURATION,
-            "how long a graceful shutdown waits before it kills",
+            "how long a graceful shutdown waits before it kills, and a detach for runs that just start",
             metavar="TIME",
             default="10s",
         ),

@@ -23,7 +23,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         max_parked: How many parked runtimes keep their agent; beyond it the oldest is reaped.
         idle_timeout: Stop after so long without a live runtime and without a client; None never.
         parked_timeout: How long a runtime stays parked; 0 is for ever.
-        shutdown_timeout: How long a graceful shutdown waits before it kills.
+        shutdown_timeout: How long a graceful shutdown waits before it kills, and a detach for runtimes that just start.
         on_crash: For spawns that do not say: whether a run has failed when its process is lost, or goes on.
         max_resumes: How often it goes on within `resume_window`; then it has failed.
         permission_claim_timeout: For spawns that do not say; see `RunSpec`.

@@ -1,7 +1,7 @@
 """How a supervisor stops: the four modes, the signals that mean them, and how one gives way to a harder one."""
 
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Final, Literal, Protocol
 
@@ -34,6 +34,10 @@ class Actions(Protocol):
         """Return when every runtime's end is settled."""
         ...
 
+    async def wait_launched(self) -> None:
+        """Return when every runtime whose start has begun is up, or has failed."""
+        ...
+
     async def kill_all(self) -> None:
         """End everything without asking, within a bound."""
         ...
@@ -43,7 +47,7 @@ class Shutdown:
     """The decision to stop.
 
     Args:
-        timeout_seconds: How long a graceful shutdown waits before it kills.
+        timeout_seconds: How long a graceful shutdown waits before it kills, and a detach for runtimes that just start.
         sigterm: What SIGTERM means.
 
     Attributes:
@@ -122,10 +126,17 @@ class Shutdown:
             await actions.drain()
         elif self.mode == "graceful":
             actions.ask_all()
-            with trio.move_on_after(self._timeout_seconds):
-                await actions.wait_none_live()
-                return
-            _logger.warning("shutdown.too_slow", timeout_seconds=self._timeout_seconds)
-            await actions.kill_all()
+            if not await self._in_time(actions.wait_none_live):
+                await actions.kill_all()
+        elif self.mode == "detach":
+            # The zygote ends with us, and with it a request that it has not read yet.
+            await self._in_time(actions.wait_launched)
         elif self.mode == "kill":
             await actions.kill_all()
+
+    async def _in_time(self, wait: Callable[[], Awaitable[None]]) -> bool:
+        with trio.move_on_after(self._timeout_seconds):
+            await wait()
+            return True
+        _logger.warning("shutdown.too_slow", mode=self.mode, timeout_seconds=self._timeout_seconds)
+        return False

@@ -149,6 +149,12 @@ class Supervision:
         while self._registry.live:
             await self._changed.park()
 
+    async def wait_launched(self) -> None:
+        """See `Actions.wait_launched`."""
+        for runtime in self._registry.live:
+            if runtime.stage is Stage.LAUNCHING:
+                await runtime.started.wait()
+
     async def kill_all(self) -> None:
         """See `Actions.kill_all`."""
         for runtime in self._registry.live:
@@ -250,6 +256,8 @@ class Supervision:
     def _start_queued(self) -> None:
         if not self._admission.queued:
             return  # as nearly always; counting the busy ones takes longer the more there are
+        if self._shutdown.mode == "detach":
+            return  # the next supervisor starts them
         for runtime_id in self._admission.take_startable(busy=self._registry.busy_count):
             runtime = self._registry.get(runtime_id)
             assert runtime is not None
