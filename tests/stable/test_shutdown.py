@@ -83,12 +83,26 @@ def test_sigterm_detaches_if_it_is_told_to() -> None:
     assert shutdown.mode == "detach"
 
 
-def test_a_second_signal_kills() -> None:
-    """A person who presses Ctrl-C twice means it."""
-    shutdown = make()
-    shutdown.note_signal(signal.SIGINT)
+@pytest.mark.parametrize("before", [None, *MODES])
+@pytest.mark.parametrize("detach", [False, True], ids=["graceful", "detach"])
+def test_a_second_signal_kills(before: Mode | None, *, detach: bool) -> None:
+    """A person who presses Ctrl-C twice means it, whatever was asked for before, and whatever the first one meant."""
+    shutdown = make(detach=True) if detach else make()
+    if before is not None:
+        shutdown.request(before, "shutdown")
     shutdown.note_signal(signal.SIGTERM)
-    assert (shutdown.mode, shutdown.reason) == ("kill", "signal")
+    assert (shutdown.mode == "kill") == (before == "kill")
+    shutdown.note_signal(signal.SIGINT)
+    assert shutdown.mode == "kill"
+    assert shutdown.reason == ("shutdown" if before == "kill" else "signal")
+
+
+def test_a_hang_up_is_no_second_signal() -> None:
+    """Neither before an interrupt nor after it."""
+    shutdown = make()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGHUP):
+        shutdown.note_signal(number)
+    assert (shutdown.mode, shutdown.reason) == ("detach", "detached")
 
 
 async def test_graceful_waits_no_longer_than_its_timeout(autojump_clock: MockClock) -> None:

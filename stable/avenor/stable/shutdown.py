@@ -60,6 +60,7 @@ class Shutdown:
         self.reason: Reason = "shutdown"
         self._timeout_seconds = timeout_seconds
         self._sigterm: Mode = sigterm
+        self._is_interrupted = False
         self._decided = trio.Event()
         self._scope: trio.CancelScope | None = None
         self._on_decided: list[Callable[[], object]] = []
@@ -81,14 +82,18 @@ class Shutdown:
             action()
 
     def note_signal(self, number: int) -> None:
-        """A signal came: the first stops as it means, a second SIGINT or SIGTERM kills."""
+        """A signal came: it stops as it means; the second SIGINT or SIGTERM kills, whatever was decided before."""
         meanings: dict[int, Mode] = {
             signal.SIGINT: "graceful",
             signal.SIGTERM: self._sigterm,
             signal.SIGHUP: "detach",
         }
-        is_second = self.reason == "signal" and self.mode is not None and number != signal.SIGHUP
-        self.request("kill" if is_second else meanings[number], "signal")
+        mode = meanings[number]
+        if number != signal.SIGHUP:
+            if self._is_interrupted:
+                mode = "kill"
+            self._is_interrupted = True
+        self.request(mode, "signal")
 
     async def watch_signals(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take signals until it is cancelled."""
