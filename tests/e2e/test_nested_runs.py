@@ -144,6 +144,22 @@ def test_a_parked_parent_and_its_parked_child_are_cancelled_together(place: Plac
     assert [stable.sentinel(each).status for each in ("rt_1", "rt_2")] == ["DONE", "DONE"]
 
 
+@pytest.mark.parametrize("how", ["signal", "cancel"])
+def test_a_parked_parent_that_is_ended_directly_takes_its_child_along(place: Place, stable: Stable, how: str) -> None:
+    """By whoever has its pid or its socket, as by its supervisor; its outcome stays that of its turn."""
+    child = place.script(steps(HANG), name="child.json")
+    client = stable.connect()
+    client.spawn(place, script=place.script(steps(run(spawns(child)), say("Delegated."))))
+    client.call("wait", runtime_id="rt_1", until="done")
+    if how == "signal":
+        os.kill(stable.runtime_pid("rt_1"), signal.SIGTERM)
+    else:
+        with Client(stable.state / "rt_1" / "control.sock") as alone:
+            alone.call("cancel", force=True)
+    client.call("wait", runtime_id="rt_2", until="done")
+    assert all_outcomes(client) == ["DONE", "KILLED"]
+
+
 def test_the_timeout_of_a_run_is_one_for_all_below_it(place: Place, stable: Stable) -> None:
     """A child cannot outlive the deadline of the run that it was started for."""
     hangs = place.script(steps(HANG))

@@ -10,7 +10,17 @@ from trio.testing import MockClock
 from avenor.host.ladder import LeftProcess, StopResult
 from avenor.host.rundir import RunDir
 from avenor.protocol.errors import AgentExited, Ended, InvalidParams, SpawnError
-from avenor.protocol.events import AgentStatus, Error, PromptQueued, Retry, SessionEnd, SessionStart, TurnEnd, TurnStart
+from avenor.protocol.events import (
+    AgentStatus,
+    Error,
+    PromptQueued,
+    Retry,
+    RunEnding,
+    SessionEnd,
+    SessionStart,
+    TurnEnd,
+    TurnStart,
+)
 from avenor.protocol.outcomes import Status
 from avenor.runtimes.backends.base import BackendRefused, TurnError, TurnStop
 from avenor.runtimes.endings import Cause
@@ -503,6 +513,18 @@ async def test_the_end_of_a_parked_run_leaves_its_sentinel_as_it_was(
     assert rig.outcome is not None
     assert rig.outcome.status is Status.DONE
     assert rig.fold.state.outcome == "DONE"
+
+
+@pytest.mark.parametrize(("how", "ordered"), [("end", True), ("kill", True), ("reap", False)])
+async def test_what_ends_a_parked_run_is_an_order_but_for_a_reaping(tmp_path: Path, how: str, ordered: bool) -> None:
+    """The outcome is that of its last turn in any case; whether those below it end too is in the log."""
+    rig = RunRig(tmp_path, FakeBackend(), parks=True)
+    async with trio.open_nursery() as nursery:
+        await rig.start(nursery)
+        assert rig.host.is_parked
+        getattr(rig.host, how)(CANCEL)
+    (told,) = rig.only(RunEnding)
+    assert (told.status, told.ordered) == ("DONE", ordered)
 
 
 async def test_a_parked_run_has_its_whole_timeout_again_for_a_follow_up(

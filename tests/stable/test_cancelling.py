@@ -63,7 +63,7 @@ async def test_who_may_not_cancel_the_run_leaves_those_below_alone_too(tmp_path:
 
 
 async def test_those_below_of_a_parked_run_end_although_the_one_who_asked_has_left(tmp_path: Path) -> None:
-    """The events of a parked run do not tell that it was cancelled: its answer does, and nobody waits for that."""
+    """Its events need not tell that it was cancelled, for it may just be ending: its answer does, and nobody waits."""
     async with open_stable(tmp_path) as stable:
         client, asker = await stable.connect(), await stable.connect()
         await family(stable, client)
@@ -95,6 +95,24 @@ async def test_a_run_that_was_ordered_to_end_takes_those_below_along(tmp_path: P
         await client.call("wait", runtime_id="rt_2", until="done")
         await client.call("wait", runtime_id="rt_3", until="done")
         assert await outcomes(client) == [outcome, "KILLED", "KILLED", "KILLED"]
+
+
+@pytest.mark.parametrize(("ordered", "below"), [(True, "KILLED"), (False, None)])
+async def test_a_parked_run_takes_those_below_along_if_it_was_ordered_to_end(
+    tmp_path: Path, ordered: bool, below: str | None
+) -> None:
+    """By a signal, or a cancel on its own socket, and not if it is reaped: its outcome is that of its last turn."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        await family(stable, client)
+        stable.runtime("rt_1").park()
+        stable.runtime("rt_1").emit(RunEnding(status="DONE", exit_code=0, stop_reason="end_turn", ordered=ordered))
+        stable.runtime("rt_1").end(keep_sentinel=True)
+        await client.call("wait", runtime_id="rt_1", until="done")
+        if ordered:
+            for runtime_id in ("rt_2", "rt_3", "rt_4"):
+                await client.call("wait", runtime_id=runtime_id, until="done")
+        assert await outcomes(client) == ["DONE", below, below, below]
 
 
 @pytest.mark.parametrize("how", ["end_turn", "refusal", "lost"])

@@ -10,7 +10,7 @@ import trio
 
 from avenor.host.rundir import RunDir
 from avenor.host.sentinelfile import write_sentinel
-from avenor.protocol.events import RunEnd, RunStart, SessionStart, TurnEnd, encode_event
+from avenor.protocol.events import RunEnd, RunEnding, RunStart, SessionStart, TurnEnd, encode_event
 from avenor.protocol.outcomes import Outcome, parse_sentinel
 from avenor.protocol.snapshot import Fold
 from avenor.protocol.spec import Record, RunSpec
@@ -24,16 +24,24 @@ from tests.stable.kit import SPAWN, FakeLauncher, FakeRuntime, open_stable
 def leave(
     tmp_path: Path,
     runtime_id: str,
-    *events: RunStart | SessionStart | TurnEnd | RunEnd,
+    *events: RunStart | SessionStart | TurnEnd | RunEnding | RunEnd,
     key: str | None = None,
     on_crash: Literal["fail", "resume"] = "fail",
+    parent_id: str | None = None,
 ) -> RunDir:
     """A runtime directory as an earlier supervisor left it."""
     directory = RunDir(tmp_path / "state" / runtime_id)
     directory.path.mkdir(parents=True)
     spec = RunSpec(prompt="x", backend="scripted", dir="/", sentinel_file=str(directory.sentinel_path))
     record = Record(
-        runtime_id=runtime_id, run_id=f"run-{runtime_id}", spec=spec, prompt="x", key=key, parks=True, on_crash=on_crash
+        runtime_id=runtime_id,
+        run_id=f"run-{runtime_id}",
+        spec=spec,
+        prompt="x",
+        key=key,
+        parks=True,
+        on_crash=on_crash,
+        parent_id=parent_id,
     )
     directory.record_path.write_bytes(msgspec.json.encode(record))
     for seq, event in enumerate(events, 1):
@@ -104,6 +112,26 @@ async def test_a_runtime_that_lives_on_is_neither_killed_nor_doubled(tmp_path: P
             await client.call("prompt", text="go on")
             assert alive.calls[-1][1] == "prompt"
             assert (await client.call("cancel"))["ok"] is True
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 1 << 20])
+async def test_an_order_that_nobody_was_there_to_pass_on_goes_down_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_bytes: int
+) -> None:
+    """Of a parked run only the log tells it, in whose middle it is; of a long one that is read a little later."""
+    monkeypatch.setattr(loading, "_SHORT_LOG_BYTES", limit_bytes)
+    ordered = RunEnding(status="DONE", exit_code=0, stop_reason="end_turn", ordered=True)
+    leave(tmp_path, "rt_1", start(), ordered, RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"))
+    below = leave(tmp_path, "rt_2", parent_id="rt_1")
+    async with trio.open_nursery() as bodies:
+        launcher = FakeLauncher(bodies)
+        alive = launcher.runtimes["rt_2"] = FakeRuntime(below.path)
+        await bodies.start(alive.live)
+        alive.begin()
+        loaded = load_runtimes(tmp_path / "state", launcher.probe)
+        async with open_stable(tmp_path, launcher, loaded) as stable:
+            client = await stable.connect()
+            assert (await client.call("wait", runtime_id="rt_2", until="done"))["outcome"] == "KILLED"
 
 
 async def test_a_child_that_came_up_late_is_kept(tmp_path: Path) -> None:

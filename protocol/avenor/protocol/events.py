@@ -76,12 +76,17 @@ class RunResumed(KindStamped, kw_only=True, tag="run.resumed"):
 
 
 class RunEnding(KindStamped, kw_only=True, tag="run.ending"):
-    """Something ends the run from outside its work. Told before anything is cancelled: what the run will come to."""
+    """Something ends the run from outside its work. Told before anything is cancelled: what the run will come to.
+
+    Attributes:
+        ordered: Whether all below it end with it; not where it was parked, and is only reaped.
+    """
 
     status: str
     exit_code: int
     stop_reason: str
     reason: OptStr = UNSET
+    ordered: bool = False
 
 
 class SessionStart(KindStamped, kw_only=True, tag="session.start"):

@@ -250,8 +250,13 @@ class RunHost:
 
     # ---- for those who steer
 
-    def end(self, cause: Cause) -> bool:
-        """Ends the run; False if it was ending already. The outcome of a parked run stays what it was."""
+    def end(self, cause: Cause, *, is_ordered: bool = True) -> bool:
+        """Ends the run; False if it was ending already. The outcome of a parked run stays what it was.
+
+        Args:
+            cause: What ends it.
+            is_ordered: Whether those below it end with it.
+        """
         if not self.ending.decide(cause):
             return False
         self._outcome = self._parked
@@ -263,6 +268,7 @@ class RunHost:
                 exit_code=coming.exit_code,
                 stop_reason=coming.stop_reason,
                 reason=cause.reason,
+                ordered=is_ordered,
             )
         )
         self.inboxes.close_all()
@@ -273,7 +279,7 @@ class RunHost:
 
     def reap(self, cause: Cause) -> bool:
         """Ends the run if it is parked, and has accepted no prompt since; False if it does not end by this."""
-        return self.is_parked and self.end(cause)
+        return self.is_parked and self.end(cause, is_ordered=False)
 
     def kill(self, cause: Cause) -> None:
         """Ends the run without any grace."""

@@ -244,10 +244,10 @@ def send(
 
 
 def _is_ordered_to_end(runtime: Runtime) -> bool:
-    """Whether a cancel, a signal or its own timeout ends it, or has, as its events tell. A parked one's do not."""
+    """Whether a cancel, a signal or its own timeout ends it, or has, as its events tell."""
     state, ending = runtime.state, runtime.hub.fold.ending
-    if ending is not None:
-        return ending.status in _ORDERED
+    if ending is not None:  # an earlier version's tells it by the status alone
+        return ending.ordered or ending.status in _ORDERED
     return state.status == "ended" and state.outcome in _ORDERED
 
 

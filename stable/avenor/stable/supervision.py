@@ -252,6 +252,7 @@ class Supervision:
         runtime.hub.fold = fold
         runtime.is_summary = False
         runtime.revise()
+        self._canceller.note(runtime)
 
     def _start_queued(self) -> None:
         if not self._admission.queued:
