@@ -286,6 +286,25 @@ async def test_one_that_still_starts_belongs_to_its_spawner(tmp_path: Path, monk
         assert await outcomes(client) == ["KILLED"]
 
 
+@pytest.mark.parametrize("who", ["spawner", "it has left", "force"])
+async def test_one_that_waits_for_a_place_belongs_to_its_spawner(tmp_path: Path, who: str) -> None:
+    """As if it ran: it is ended for its spawner, for anybody when that has left, and for whoever uses force."""
+    async with open_stable(tmp_path, max_runtimes=1) as stable:
+        client, other = await stable.connect(), await stable.connect()
+        await stable.spawned(other)
+        await client.send("spawn", **SPAWN)
+        await client.call("ping")
+        refusal = await other.refusal("cancel", runtime_id="rt_2")
+        assert (refusal["code"], refusal["data"]["owner"]) == (-32010, "c1")
+        assert (await other.call("status", runtime_id="rt_2"))["status"] == "queued"
+        if who == "it has left":
+            await client.close()
+            await eventually(lambda: len(stable.supervision.server.clients) == 1)
+        caller = client if who == "spawner" else other
+        assert await caller.call("cancel", runtime_id="rt_2", force=who == "force") == {"ok": True, "left": []}
+        assert await outcomes(other) == [None, "KILLED"]
+
+
 async def test_one_that_nothing_can_be_sent_to_is_killed_for_who_may_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

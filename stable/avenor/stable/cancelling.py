@@ -59,10 +59,20 @@ class Canceller:
         """Handler: answers when the run and all below it have ended, their processes are gone, and so are their own.
 
         Who may not cancel the run leaves those below it alone, too. Who may need not own them. The runtime says who
-        may, and one that does not listen is killed for whoever may by what it last said of its owner.
+        may, and one that does not listen is killed for whoever may by what it last said of its owner. One that waits
+        for a place is its spawner's.
+
+        Raises:
+            NotOwner: It waits for a place, and this client may not end it.
         """
         runtime = self._registry.resolve(params.runtime_id)
+
+        def refusal() -> NotOwner | None:
+            return None if params.force else _refusal(runtime, call.client_id)
+
         _logger.info("cancel.requested", runtime_id=runtime.id, client=call.client_id)
+        if runtime.stage is Stage.QUEUED and (refused := refusal()) is not None:
+            raise refused
         if is_over(runtime) or self._end_queued(runtime):
             self.end_below(runtime)
             return self._with_those_below(runtime, _wait_ended(runtime))
@@ -71,9 +81,6 @@ class Canceller:
             # Not by the caller's task, which ends when the caller leaves.
             if result is not None:
                 self.end_below(runtime)
-
-        def refusal() -> NotOwner | None:
-            return None if params.force else _refusal(runtime, call.client_id)
 
         try:
             answer = send(runtime, call.client_id, "cancel", params, note_answer)
@@ -258,7 +265,7 @@ def _refusal(runtime: Runtime, client: str) -> NotOwner | None:
     if owner in (None, client):
         return None
     return NotOwner(
-        f"client {owner} owns runtime {runtime.id}, which does not answer: use force to end it anyhow",
+        f"client {owner} owns runtime {runtime.id}: use force to end it anyhow",
         data={"owner": owner, "runtime_id": runtime.id},
     )
 
