@@ -1,13 +1,15 @@
 """How a supervisor decides to stop, and how one way gives way to a harder one."""
 
+import os
 import signal
+from collections.abc import Callable, Generator
 from itertools import product
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from avenor.stable.shutdown import Mode, Shutdown
+from avenor.stable.shutdown import SIGNALS, Mode, Shutdown
 
 MODES: tuple[Mode, ...] = ("drain", "graceful", "detach", "kill")
 
@@ -95,6 +97,43 @@ def test_a_second_signal_kills(before: Mode | None, *, detach: bool) -> None:
     shutdown.note_signal(signal.SIGINT)
     assert shutdown.mode == "kill"
     assert shutdown.reason == ("shutdown" if before == "kill" else "signal")
+
+
+@pytest.fixture
+def ignored() -> Generator[Callable[..., None]]:
+    """Has signals ignored, until the test is over."""
+    before: dict[int, object] = {}
+
+    def ignore(*numbers: signal.Signals) -> None:
+        before.update((number, signal.signal(number, signal.SIG_IGN)) for number in numbers)
+
+    yield ignore
+    for number, handler in before.items():
+        signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+async def test_signals_that_are_ignored_already_stay_so(ignored: Callable[..., None]) -> None:
+    """A hang-up under `nohup`, and the Ctrl-C of a script for what it has started with `&`."""
+    ignored(signal.SIGHUP, signal.SIGINT)
+    shutdown = make()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(shutdown.watch_signals)
+        for number in (signal.SIGHUP, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        await wait_all_tasks_blocked()
+        assert shutdown.mode is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        await shutdown.wait_decided()
+        nursery.cancel_scope.cancel()
+    assert (shutdown.mode, shutdown.reason) == ("graceful", "signal")
+
+
+async def test_a_supervisor_that_is_to_ignore_all_signals_does(ignored: Callable[..., None]) -> None:
+    """It can still be asked to stop."""
+    ignored(*SIGNALS)
+    shutdown = make()
+    await shutdown.watch_signals()
+    assert shutdown.mode is None
 
 
 def test_a_hang_up_is_no_second_signal() -> None:

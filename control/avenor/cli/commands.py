@@ -195,7 +195,8 @@ STABLE = Command(
     ),
     about=(
         "Every run is a process of its own that outlives the supervisor. SIGINT shuts down gracefully, SIGHUP leaves "
-        "the runs running, a second SIGINT or SIGTERM kills."
+        "the runs running, a second SIGINT or SIGTERM kills. Those that are ignored when it starts stay ignored, as "
+        "with nohup."
     ),
     examples=("avenor stable", "avenor stable --control-socket /tmp/avenor-stable.sock --max-runtimes 4"),
     prints="nothing; its log is on stderr",

@@ -96,8 +96,12 @@ class Shutdown:
         self.request(mode, "signal")
 
     async def watch_signals(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take signals until it is cancelled."""
-        with trio.open_signal_receiver(*SIGNALS) as received:
+        """Take signals until it is cancelled; those that are ignored already stay so, as `nohup` asks for."""
+        heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        if not heeded:
+            task_status.started()
+            return
+        with trio.open_signal_receiver(*heeded) as received:
             task_status.started()
             async for number in received:
                 self.note_signal(number)
