@@ -167,15 +167,16 @@ async def test_a_fault_in_a_launch_leaves_nothing_starting_for_ever(tmp_path: Pa
         assert await stable.spawned(client) == "rt_2"
 
 
+@pytest.mark.parametrize("places", [0, 1])
 async def test_a_spawn_whose_record_cannot_be_written_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: int
 ) -> None:
-    """Refused as retryable; no runtime is listed, and no directory is left."""
+    """Refused as retryable, whether it would start or wait for a place; no runtime is listed, no directory is left."""
 
     def refuse(_directory: object, _record: object) -> None:
         raise OSError(24, "Too many open files")
 
-    async with open_stable(tmp_path) as stable:
+    async with open_stable(tmp_path, max_runtimes=places) as stable:
         client = await stable.connect()
         monkeypatch.setattr("avenor.stable.spawning.write_record", refuse)
         assert (await client.refusal("spawn", **SPAWN))["data"]["retryable"] is True

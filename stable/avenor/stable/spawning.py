@@ -1,5 +1,6 @@
 """`spawn`: checked, admitted and recorded in one step; answered when the run is where the client wants it."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Literal
@@ -132,6 +133,8 @@ class Spawner:
             failpoint("spawn.after_record")
         except OSError as error:
             if path is not None:
+                with contextlib.suppress(OSError):
+                    RunDir(path).queued_path.unlink(missing_ok=True)
                 self._identifiers.give_back(path)  # without a record it was never accepted, whether it stays or not
             raise SpawnError(f"cannot make the directory of a runtime: {error}", retryable=True) from error
         return Runtime(directory, record, Stage.QUEUED if decision == "queue" else Stage.LAUNCHING)
