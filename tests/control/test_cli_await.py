@@ -12,7 +12,7 @@ import pytest
 
 from avenor.cli import await_run, main
 from avenor.cli.await_run import exit_status
-from tests.control.scripted_server import Refusal, ScriptedServer, in_turn
+from tests.control.scripted_server import Refusal, ScriptedServer, Then, in_turn
 from tests.helpers import eventually_sync
 
 LIVE: dict[str, Any] = {
@@ -119,7 +119,23 @@ def test_one_line_tells_what_it_came_to(
 
 
 def test_print_output_gives_the_final_reply_alone(path: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Complete, where the snapshot has a part; what it came to is on stderr then."""
+    """It comes with the wait's own answer, since the server may have left after that; what it came to is on stderr."""
+    snapshot = {**DONE, "final_output": "all ä", "final_output_truncated": False}
+    with ScriptedServer(path, {"status": LIVE, "wait": Then(snapshot, close=True)}) as server:
+        assert main(["await", "rt_1", "--print-output"]) == 0
+        assert server.requests[-1] == (
+            "wait",
+            {"runtime_id": "rt_1", "until": "attention", "complete_output": True},
+        )
+        assert capfd.readouterr() == ("all ä\n", "done\n")
+        assert main(["await", "rt_1", "--print-output", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == snapshot
+
+
+def test_print_output_asks_for_the_rest_of_a_reply_that_was_too_long(
+    path: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A snapshot does not hold any length."""
     snapshot = {**DONE, "final_output": "a", "final_output_truncated": True}
     replies = {"status": LIVE, "wait": snapshot, "result": {"final_output": "all ä", "stop_reason": "end_turn"}}
     with ScriptedServer(path, replies):
@@ -130,20 +146,34 @@ def test_print_output_gives_the_final_reply_alone(path: str, capfd: pytest.Captu
     assert told == {**DONE, "final_output": "all ä", "final_output_truncated": False}
 
 
+@pytest.mark.parametrize("close", [True, False])
+def test_what_a_run_came_to_is_told_without_the_rest_of_its_reply(
+    path: str, capfd: pytest.CaptureFixture[str], close: bool
+) -> None:
+    """Where the server has left, or refuses: the beginning is printed, and that it is one is said."""
+    snapshot = {**ended("KILLED", "cancelled"), "final_output": "beginning", "final_output_truncated": True}
+    closing = Refusal(-32000, "the server is closing", reason="closed", retryable=True)
+    with ScriptedServer(path, {"status": LIVE, "wait": Then(snapshot, close=close), "result": closing}):
+        assert main(["await", "rt_1", "--print-output"]) == 12
+    out, err = capfd.readouterr()
+    assert out == "beginning\n"
+    assert err.startswith("avenor await: only the beginning of the final reply is known: ")
+    assert err.endswith("\nkilled: cancelled\n")
+
+
 @pytest.mark.parametrize("snapshot", [ASKING, LIVE])
 def test_print_output_prints_nothing_of_a_run_that_goes_on(
     path: str, capfd: pytest.CaptureFixture[str], snapshot: dict[str, Any]
 ) -> None:
-    """And asks for no result."""
-    with ScriptedServer(path, {"status": LIVE, "wait": snapshot}) as server:
+    """What it said in the turn before is not its reply."""
+    with ScriptedServer(path, {"status": LIVE, "wait": {**snapshot, "final_output": "earlier"}}):
         main(["await", "rt_1", "--print-output", "--timeout", "1h"])
-    assert [method for method, _ in server.requests] == ["status", "wait"]
     assert capfd.readouterr().out == ""
 
 
 def test_a_run_that_said_nothing_prints_nothing(path: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Its final output is null."""
-    with ScriptedServer(path, {"status": LIVE, "wait": DONE, "result": {"final_output": None, "stop_reason": "x"}}):
+    with ScriptedServer(path, {"status": LIVE, "wait": {**DONE, "final_output": None}}):
         assert main(["await", "rt_1", "--print-output"]) == 0
     assert capfd.readouterr() == ("", "done\n")
 

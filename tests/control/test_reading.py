@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from avenor.control.hub import EventHub, SingleHub
+from avenor.control.reading import OUTPUT_LIMIT_CHARS
 from avenor.protocol.errors import NoSuchRuntime
 from avenor.protocol.events import PermissionOption, PermissionRequest, RunEnd, RunStart, SessionStart, TurnEnd
 from avenor.protocol.manifest.events import ManifestEnd
@@ -180,3 +182,31 @@ async def test_wait_ends_with_its_time(tmp_path: Path) -> None:
         assert (await client.call("wait", {"until": "done", "timeout_ms": 0}))["status"] == "running"
         error = (await client.ask("wait", {"until": "done", "timeout_ms": -1}))["error"]
         assert (error["code"], error["data"]["field"]) == (-32602, "timeout_ms")
+
+
+@pytest.mark.parametrize("text", ["word " * 20_000, None])
+async def test_wait_gives_the_complete_output_if_it_is_asked_for(text: str | None, tmp_path: Path) -> None:
+    """That of the last turn, as `result` does, which could come too late."""
+    writer = Writer(tmp_path)
+    async with serving(tmp_path, FakeHubs(writer.hub)) as served:
+        client = served.client()
+        await client.send(request(1, "wait", {"until": "done", "complete_output": True}))
+        await served.client().ask("ping")
+        output = msgspec.UNSET if text is None else text
+        writer.emit(TurnEnd(stop_reason="end_turn", final_output="old"), TurnEnd(stop_reason="zz", final_output=output))
+        answer = (await client.line())["result"]
+        assert (answer["final_output"], answer["final_output_truncated"]) == (text, False)
+
+
+@pytest.mark.parametrize("later", [0, 6000])
+async def test_wait_leaves_a_huge_output_to_result(later: int, tmp_path: Path) -> None:
+    """An answer fits into a line whatever the characters are."""
+    writer = Writer(tmp_path)
+    fits, huge = "\0" * OUTPUT_LIMIT_CHARS, "x" * (OUTPUT_LIMIT_CHARS + 1)
+    async with serving(tmp_path, FakeHubs(writer.hub)) as served:
+        client = served.client()
+        for text, is_cut in ((fits, False), (huge, True)):
+            writer.emit(TurnEnd(stop_reason="end_turn", final_output=text))
+            writer.say(later + 1)
+            answer = await client.call("wait", {"until": "done", "complete_output": True})
+            assert (answer["final_output"] == text, answer["final_output_truncated"]) == (not is_cut, is_cut)

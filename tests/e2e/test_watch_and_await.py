@@ -126,16 +126,19 @@ def test_a_run_that_is_resumed_is_waited_for_and_watched_on(place: Place, stable
     assert len(said) < len(chunks)
 
 
+@pytest.mark.parametrize("words", [[], ["--print-output"]])
 @pytest.mark.parametrize(
     ("end", "status", "word"),
     [("cancel", 12, "killed: cancelled"), ("kill", 3, "lost: runtime_lost"), ("shutdown", 12, "killed: cancelled")],
 )
-def test_a_run_that_is_ended_ends_the_wait(place: Place, stable: Stable, end: str, status: int, word: str) -> None:
+def test_a_run_that_is_ended_ends_the_wait(
+    place: Place, stable: Stable, end: str, status: int, word: str, words: list[str]
+) -> None:
     """By a cancel, the loss of its process, or its supervisor's shutdown, which is not outrun."""
     client = stable.connect()
     runtime_id = client.spawn(place, **gated(place))["runtime_id"]
     wait_said(stable, runtime_id)
-    waits = start(place, stable, "await", "lab", "--until", "done")
+    waits = start(place, stable, "await", "lab", "--until", "done", *words)
     eventually_sync(lambda: connections(stable.process, stable.socket) >= 2, WAIT_SECONDS)
     if end == "cancel":
         client.call("cancel", runtime_id=runtime_id)
@@ -144,7 +147,8 @@ def test_a_run_that_is_ended_ends_the_wait(place: Place, stable: Stable, end: st
     else:
         assert stable.shutdown() == 0
     out, err, code = finish(waits)
-    assert (out.startswith(word), err, code) == (True, "", status), out
+    line, rest = (err, out) if words else (out, err)
+    assert (line.startswith(word), rest.strip() in ("", "Before."), code) == (True, True, status), (out, err)
 
 
 def test_a_permission_wakes_who_waits_for_attention(place: Place, stable: Stable) -> None:
@@ -161,16 +165,18 @@ def test_a_permission_wakes_who_waits_for_attention(place: Place, stable: Stable
 
 
 def test_the_own_socket_of_a_run_is_waited_on(place: Place) -> None:
-    """By its run id or label; the run ends with its turn."""
+    """By its run id or label; the run ends with its turn, and so does its socket, but not before the reply is given."""
+    reply = "word " * 2000 + "end"
     gate = {"do": "wait_for", "path": str(place.work / "gate"), "timeout": "60s"}
+    script = place.script(steps(gate, say(reply)))
     path = place.path / "own.sock"
-    run = place.run(
-        "--prompt", "x", "--script", place.script(steps(gate)), "--label", "lab", "--control-socket", str(path)
-    )
+    run = place.run("--prompt", "x", "--script", script, "--label", "lab", "--control-socket", str(path))
     run.wait_event("turn.start")
     waits = place.start("await", "lab", "--socket", str(path), "--until", "done", "--json")
-    eventually_sync(lambda: connections(run.process, path) == 1, WAIT_SECONDS)
+    reads = place.start("await", "lab", "--socket", str(path), "--print-output")
+    eventually_sync(lambda: connections(run.process, path) == 2, WAIT_SECONDS)
     (place.work / "gate").touch()
     out, err, status = finish(waits)
     assert (json.loads(out)["outcome"], err, status) == ("DONE", "", 0)
+    assert finish(reads) == (f"{reply}\n", "done\n", 0)
     assert run.finish() == 0

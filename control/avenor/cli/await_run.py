@@ -120,7 +120,7 @@ class _Wait:
             try:
                 with self._dial() as connection:
                     self._was_connected = True
-                    return self._tell(*self._ask(connection))
+                    return self._tell(self._ask(connection))
             except NoServer as error:
                 if not self._was_connected:
                     raise
@@ -130,17 +130,18 @@ class _Wait:
                     raise
                 self._pause(refusal)
 
-    def _ask(self, connection: Connection) -> tuple[Snapshot, str | None]:
-        """The snapshot that ends the wait, and the final output if it is wanted and there is one."""
+    def _ask(self, connection: Connection) -> Snapshot:
+        """The snapshot that ends the wait, its output complete if that is wanted."""
         found = self._find(connection)
         target = {} if found["runtime_id"] is None else {"runtime_id": found["runtime_id"]}
         left = self._left()
         limit = {} if left is None else {"timeout_ms": round(left * 1000)}
-        # The server looks and waits in one step, so that nothing can happen in between.
-        snapshot = object_in(json.loads(connection.call("wait", {**target, "until": self._until, **limit})))
-        if not self._values.switch("print_output") or exit_status(snapshot) in (None, PERMISSION_PENDING):
-            return snapshot, None
-        return snapshot, object_in(json.loads(connection.call("result", target))).get("final_output")
+        wanted = {"complete_output": True} if self._values.switch("print_output") else {}
+        # The server looks, waits and gives the output in one step: nothing can happen in between, not even its own end.
+        snapshot = object_in(json.loads(connection.call("wait", {**target, "until": self._until, **limit, **wanted})))
+        if wanted and snapshot.get("final_output_truncated"):  # too long for a snapshot
+            return {**snapshot, **_whole_output(connection, target)}
+        return snapshot
 
     def _pause(self, error: NoServer | SaidNo) -> None:
         """Let the supervisor come back."""
@@ -180,15 +181,14 @@ class _Wait:
     def _left(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - monotonic())
 
-    def _tell(self, snapshot: Snapshot, output: str | None) -> int:
+    def _tell(self, snapshot: Snapshot) -> int:
         status = exit_status(snapshot)
         if status == PERMISSION_PENDING and self._until == "done":
             status = None  # the time was over first
         if self._values.switch("json"):
-            told = {**snapshot, "final_output": output, "final_output_truncated": False} if output else snapshot
-            write_out(dump(told, indent=2 if is_terminal(1) else None) + b"\n")
-        elif output:
-            write_text(output if output.endswith("\n") else output + "\n")
+            write_out(dump(snapshot, indent=2 if is_terminal(1) else None) + b"\n")
+        elif self._values.switch("print_output") and status not in (None, PERMISSION_PENDING):
+            _print(snapshot.get("final_output"))
         if status is None:
             who = snapshot["runtime_id"] or snapshot["run_id"]
             complain(f"avenor await: the time is over, and {one_line(who)} is {snapshot['status']}")
@@ -226,6 +226,24 @@ def _find(connection: Connection, name: str) -> Snapshot:
         ids = ", ".join(one_line(str(each["runtime_id"])) for each in named)
         raise GivenUp(f"{len(named)} runtimes are called {name!r}: name one of them by its id ({ids})", USAGE)
     raise GivenUp(f"there is no runtime, run or label {name!r} at {connection.path}: nothing to wait for", LOST)
+
+
+def _whole_output(connection: Connection, target: dict[str, Any]) -> dict[str, Any]:
+    """The members of a snapshot whose output is complete; none, and a word about it, where the server gives it no more.
+
+    What the run came to is known by then, and is not given up for the rest of what it said.
+    """
+    try:
+        result = object_in(json.loads(connection.call("result", target)))
+    except (NoServer, SaidNo) as error:
+        complain(f"avenor await: only the beginning of the final reply is known: {error}")
+        return {}
+    return {"final_output": result.get("final_output"), "final_output_truncated": False}
+
+
+def _print(output: str | None) -> None:
+    if output:
+        write_text(output if output.endswith("\n") else output + "\n")
 
 
 def _is_farewell(refusal: SaidNo) -> bool:

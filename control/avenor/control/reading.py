@@ -32,6 +32,8 @@ from avenor.protocol.snapshot import Snapshot
 
 # Leaves room for the rest of the answer.
 HISTORY_LIMIT_BYTES: Final = LINE_LIMIT_BYTES - 64 * 1024
+# A character has up to six bytes in JSON, and a snapshot has more than its output.
+OUTPUT_LIMIT_CHARS: Final = LINE_LIMIT_BYTES // 8
 _PIECE_BYTES: Final = 256 * 1024
 # The last of these says what a run has come to, so far or at all; of a manifest only its end does.
 _TELL_RESULT: Final = ("turn.end", "avenor.loop.end", "avenor.team.end")
@@ -67,6 +69,8 @@ def add_reading(table: MethodTable, hubs: HubSource) -> None:
         if params.timeout_ms is not None and params.timeout_ms < 0:
             raise InvalidParams("wait: timeout_ms must be 0 or more", data={"field": "timeout_ms"})
         hub = hubs.find(params.runtime_id)
+        if params.complete_output:
+            return _wait_with_output(hub, params)
         return hub.snapshot() if _is_reached(hub.fold.state, params) else _wait(hub, params)
 
     table.add("result", Target, result)
@@ -83,6 +87,16 @@ async def _wait(hub: EventHub, params: WaitParams) -> Snapshot:
     with trio.move_on_after(timeout_seconds):
         return await hub.wait_until(lambda state: _is_reached(state, params))
     return hub.snapshot()
+
+
+async def _wait_with_output(hub: EventHub, params: WaitParams) -> Snapshot:
+    """The same, with the output that `result` gives: who asks for that afterwards finds a server that has closed."""
+    snapshot = await _wait(hub, params)
+    found = _result(hub)
+    output = (found if isinstance(found, RunResult) else await found).final_output
+    if output is not None and len(output) > OUTPUT_LIMIT_CHARS:
+        return snapshot
+    return msgspec.structs.replace(snapshot, final_output=output, final_output_truncated=False)
 
 
 def _result(hub: EventHub) -> RunResult | Awaitable[RunResult]:

@@ -119,6 +119,7 @@ class Ok(msgspec.Struct, frozen=True, kw_only=True):
 class WaitParams(Target, frozen=True, kw_only=True):
     until: Literal["attention", "done"]
     timeout_ms: int | None = None
+    complete_output: bool = False
 
 
 class Spawned(msgspec.Struct, frozen=True, kw_only=True):
