@@ -3,6 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
+from signal import SIG_BLOCK, pthread_sigmask
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ from avenor.cli.commands import RUN, STABLE
 from avenor.cli.parsing import UsageError, parse
 from avenor.cli.run import run_spec
 from avenor.cli.stable import supervisor_options
+from avenor.host.endsignals import END_SIGNALS
 from avenor.protocol.outcomes import parse_sentinel
 from avenor.protocol.spec import RunSpec
 from avenor.stable.options import Options
@@ -50,6 +52,19 @@ def test_run_runs_what_its_flags_say(
     assert spec.dir == str(tmp_path)
     assert spec.on_event == str(tmp_path / "e")
     assert options == {"control_socket": str(tmp_path / "c.sock"), "quiet": True}
+
+
+@pytest.mark.parametrize("words", ["--prompt hi", "--prompt ''", "--help"])
+def test_the_signals_that_end_a_run_are_held_for_it_alone(
+    started: list[tuple[RunSpec, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """From before it is imported to its end, however it ends."""
+    held: list[set[int]] = []
+    monkeypatch.setattr("avenor.cli.run.open_missing_streams", lambda: held.append(pthread_sigmask(SIG_BLOCK, ())))
+    before = pthread_sigmask(SIG_BLOCK, ())
+    main(["run", *shlex.split(words)])
+    assert held == [before | set(END_SIGNALS)]
+    assert pthread_sigmask(SIG_BLOCK, ()) == before
 
 
 def test_without_a_socket_there_is_none(started: list[tuple[RunSpec, dict[str, Any]]]) -> None:

@@ -11,6 +11,18 @@ from tests.e2e.harness import WAIT_SECONDS, Client, Place, Run, Stable, say, ste
 from tests.helpers import eventually_sync
 
 _SAYING = steps(say("Here."), {"do": "hang"})
+# Python imports this by itself, before all else: a signal for whoever imports a module.
+_SIGNALLED = """\
+import os, sys
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == os.environ["SIGNAL_AT"]:
+            os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+
+sys.meta_path.insert(0, Finder)
+"""
 
 
 def stop(reason: str) -> dict[str, object]:
@@ -132,6 +144,17 @@ def test_a_signal_in_the_handshake_cancels(place: Place) -> None:
     run.process.send_signal(signal.SIGTERM)
     check(run, "KILLED", 130, "cancelled")
     assert run.outcome().session_id == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("module", ["avenor.cli.run", "avenor.runtimes.main"])
+def test_a_signal_before_there_is_a_run_cancels(place: Place, module: str, number: signal.Signals) -> None:
+    """What it needs is still being imported then; the sentinel of the run before does not stay."""
+    (place.path / "sitecustomize.py").write_text(_SIGNALLED)
+    environ = {"PYTHONPATH": str(place.path), "SIGNAL_AT": module, "SIGNAL": str(int(number))}
+    (place.path / "run.done").write_text("DONE\nSESSION=old\n")
+    run = place.run("--prompt", "x", "--script", place.script(_SAYING), environ=environ)
+    check(run, "KILLED", 130, "cancelled")
 
 
 @pytest.mark.parametrize("method", ["cancel", "shutdown"])

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from avenor.cli import commands
-from avenor.cli.helptext import help_text, usage_error_text
 from avenor.cli.output import complain, write_text
 from avenor.cli.parsing import HelpAsked, UsageError, looks_like_flag, unknown_word
 from avenor.cli.table import Command
-from avenor.cli.terminal import style_for
 
 
 def front(words: Sequence[str]) -> int:
@@ -15,9 +13,14 @@ def front(words: Sequence[str]) -> int:
     try:
         return _go(list(words))
     except HelpAsked as asked:
+        from avenor.cli.helptext import help_text
+        from avenor.cli.terminal import style_for
+
         write_text(help_text(asked.command, style_for(1)))
         return 0
     except UsageError as error:
+        from avenor.cli.helptext import usage_error_text
+
         complain(usage_error_text(error.command, error.message))
         return 2
 
@@ -47,9 +50,19 @@ def _go(words: list[str]) -> int:
 
 
 def _run(words: list[str]) -> int:
-    from avenor.cli.run import run
+    from signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask
 
-    return run(words)
+    from avenor.host.endsignals import END_SIGNALS
+
+    # Whatever ends a run, it leaves a sentinel: a signal waits until there is something that can write one, which takes
+    # longer to import than all else that happens before.
+    before = pthread_sigmask(SIG_BLOCK, END_SIGNALS)
+    try:
+        from avenor.cli.run import run
+
+        return run(words)
+    finally:
+        pthread_sigmask(SIG_SETMASK, before)
 
 
 def _stable(words: list[str]) -> int:

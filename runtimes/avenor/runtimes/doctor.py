@@ -19,6 +19,7 @@ import trio
 from msgspec.structs import replace
 
 from avenor.host.backend_names import BackendNames
+from avenor.host.endsignals import END_SIGNALS
 from avenor.host.identity import process_id, signal_process
 from avenor.host.ladder import Graces, stop_tree
 from avenor.host.tree import become_subreaper, descendants, part_tag, tree_tag
@@ -40,7 +41,6 @@ from avenor.runtimes.backends.profiles import Profile
 from avenor.runtimes.backends.registry import Found, find_backend
 from avenor.runtimes.backends.wiretap import Tap, set_tap
 from avenor.runtimes.environment import SERVER_URL
-from avenor.runtimes.life import END_SIGNALS
 
 # Most agents are a whole Node.js each: more at once make all of them late for the handshake.
 _AT_ONCE: Final = 4

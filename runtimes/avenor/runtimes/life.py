@@ -11,6 +11,7 @@ import structlog
 import trio
 from msgspec import UNSET
 
+from avenor.host.endsignals import END_SIGNALS
 from avenor.host.failpoints import failpoint
 from avenor.protocol.errors import AvenorError
 from avenor.protocol.events import RunEnd, RunStart
@@ -20,9 +21,6 @@ from avenor.runtimes.endings import Cause
 from avenor.runtimes.host import RunHost
 
 Runner = Callable[[Record, RunHost], Awaitable[Outcome]]
-
-# How a terminal, a shell and a service manager ask a program to end.
-END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _logger: Final = structlog.get_logger()
 

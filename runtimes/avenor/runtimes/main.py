@@ -24,6 +24,7 @@ import trio
 
 from avenor.host.backend_names import backend_names
 from avenor.host.config_files import load_config_of
+from avenor.host.endsignals import END_SIGNALS
 from avenor.host.failpoints import failpoint
 from avenor.host.lock import FileLock
 from avenor.host.logfile import last_event_named
@@ -38,7 +39,6 @@ from avenor.protocol.manifest.binding import ResolvedManifest, backends_of_manif
 from avenor.protocol.outcomes import ExitCode, Outcome
 from avenor.protocol.spec import Record, RunSpec, resolve_spec
 from avenor.runtimes.backends.registry import find_backend
-from avenor.runtimes.life import END_SIGNALS
 from avenor.runtimes.logs import configure_logs
 from avenor.runtimes.patience import Interrupted, read_patiently
 from avenor.runtimes.process import Ended, HttpServer, Listening, Place, run_process

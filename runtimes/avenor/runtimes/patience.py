@@ -5,7 +5,7 @@ import signal
 import stat
 import threading
 
-from avenor.runtimes.life import END_SIGNALS
+from avenor.host.endsignals import END_SIGNALS
 
 # Tells the waiting thread that the read is over. Blocked everywhere meanwhile, so nobody else's is taken for it.
 _DONE = signal.SIGUSR1
