@@ -35,6 +35,7 @@ def test_an_agents_own_server_uses_the_supervisor_of_its_agent() -> None:
     elsewhere = options("--control-socket", "/own", **around)
     assert (elsewhere.socket, elsewhere.starts, elsewhere.parent_id) == ("/own", True, None)
     assert options("--supervisor-socket", "/other", **around).parent_id is None
+    assert options(AVENOR_SOCKET="").starts
 
 
 def test_the_idle_timeout_can_be_chosen_and_switched_off() -> None:
@@ -82,7 +83,7 @@ def test_http_needs_a_token_from_one_of_three_places(tmp_path: Path) -> None:
     ("words", "complaint"),
     [
         ([], "needs MCP_AUTH_TOKEN"),
-        (["--auth-token", ""], "needs MCP_AUTH_TOKEN"),
+        (["--auth-token", ""], "it is empty"),
         (["--auth-token", "two words"], "visible"),
         (["--auth-token", "a", "--auth-token-file", "b"], "give one"),
         (["--auth-token-file", "/does/not/exist"], "cannot read"),

@@ -1,6 +1,7 @@
 """Words to values."""
 
 import shlex
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -92,6 +93,28 @@ def test_a_usage_error_says_what_is_wrong(command: Command, line: str, message: 
         given_to(command, line)
     assert caught.value.message.startswith(message)
     assert caught.value.command is command
+
+
+def _flags(command: Command) -> Iterator[tuple[Command, Flag]]:
+    yield from ((command, flag) for flag in command.flags if flag.kind != SWITCH)
+    for each in command.commands:
+        yield from _flags(each)
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"), [pytest.param(*each, id=f"{each[0].name} {each[1].name}") for each in _flags(ROOT)]
+)
+def test_no_flag_has_an_empty_value(command: Command, flag: Flag) -> None:
+    """That of a variable that is not set would mean the default: another supervisor, or the current directory."""
+    read = parse_group if command.commands else parse
+    if flag.may_be_empty:
+        assert flag.name == "--message"
+        assert parse(Command("", "", flags=[flag]), [flag.name, ""]).text(flag.key) == ""
+        return
+    for words in ([flag.name, ""], [f"{flag.name}="]):
+        with pytest.raises(UsageError) as caught:
+            read(command, words)
+        assert caught.value.message == f"{flag.name}: it is empty"
 
 
 def test_the_flags_of_a_group_may_come_before_and_after_the_command() -> None:

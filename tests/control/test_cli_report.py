@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_used_is_status_1(
         ([], "LOG… is missing"),
         (["a"], "-o FILE is needed, or --json"),
         (["a", "-o"], "--output FILE: the value is missing"),
-        (["a", "-o", ""], "-o: the name of the file is empty"),
+        (["a", "-o", ""], "--output: it is empty"),
     ],
 )
 def test_usage_errors_are_status_2(capfd: pytest.CaptureFixture[str], words: list[str], message: str) -> None:

@@ -78,12 +78,12 @@ def test_without_a_socket_there_is_none(started: list[tuple[RunSpec, dict[str, A
     [
         ("", "--prompt TEXT, --prompt-file FILE, --loop-file FILE, --team-file FILE or --manifest FILE is needed"),
         ("--prompt x --prompt-file y", "give --prompt or --prompt-file, not both"),
-        ("--prompt ''", "--prompt '': give it some text"),
+        ("--prompt ' '", "--prompt ' ': give it some text"),
         ("--prompt x --backend nope", "--backend 'nope': choose one of opencode-acp"),
         ("--prompt x --backend acp", "--agent-command: backend acp needs it"),
         ("--prompt x --permission-handler BASE", "--permission-handler 'BASE': write it as file:PATH"),
         ("--prompt x --dir /no/such/folder", "--dir: /no/such/folder is no directory"),
-        ("--prompt x --label ''", "--label '': leave it out"),
+        ("--prompt x --dir ''", "--dir: it is empty"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_the_name_of_the_flag(line: str, message: str) -> None:

@@ -329,7 +329,7 @@ ANSWER = Command(
     ),
     flags=(
         Flag("--option", TEXT, "the id of the option; not needed with --outcome cancelled", metavar="ID"),
-        Flag("--message", TEXT, "a word to the agent with the answer", metavar="TEXT"),
+        Flag("--message", TEXT, "a word to the agent with the answer", metavar="TEXT", may_be_empty=True),
         Flag(
             "--outcome",
             CHOICE,

@@ -133,7 +133,7 @@ ANSWER_PERMISSION = Command(
         Argument("OPTION", TEXT, "the id of the option", required=True),
         ID,
     ),
-    flags=(Flag("--message", TEXT, "a word to the agent with the answer", metavar="TEXT"), FORCE),
+    flags=(Flag("--message", TEXT, "a word to the agent with the answer", metavar="TEXT", may_be_empty=True), FORCE),
     examples=("avenor control answer-permission perm_1 once rt_1",),
     prints="`accepted`",
     exits=EXITS,

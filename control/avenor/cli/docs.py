@@ -6,7 +6,7 @@ from avenor.cli.commands import DOCS
 from avenor.cli.docs_pages import AGENTS_PAGE, NoSuchPage, Page, find, load, title_of
 from avenor.cli.docs_text import rendered
 from avenor.cli.output import complain, is_terminal, write_text
-from avenor.cli.parsing import UsageError, parse
+from avenor.cli.parsing import parse
 from avenor.cli.terminal import style_for
 
 TYPE_CHECKING = False
@@ -24,8 +24,6 @@ def docs(words: Sequence[str]) -> int:
     values = parse(DOCS, words)
     pages = load()
     name, word = values.text("page"), values.text("search")
-    if word == "":
-        raise UsageError("--search: it is empty", DOCS)
     if values.switch("names"):
         write_text("".join(f"{each.name}\n" for each in pages))
         return 0

@@ -25,6 +25,4 @@ def check_http(command: Command, values: Values) -> dict[str, str]:
         parse_address(where)
     except ValueError as error:
         raise UsageError(f"--http-debug: {error}", command) from None
-    if path == "":
-        raise UsageError("--http-token-file: it is empty", command)
     return {"http_debug": where} if path is None else {"http_debug": where, "http_token_file": os.path.abspath(path)}

@@ -113,14 +113,11 @@ def server_options(values: Values, environ: dict[str, str]) -> Options:
         UsageError: They cannot be used.
     """
     named, private = values.text("supervisor_socket"), values.text("control_socket")
-    for name, path in (("--supervisor-socket", named), ("--control-socket", private)):
-        if path == "":
-            raise UsageError(f"{name}: it is empty", MCP)
     if named is not None and private is not None:
         raise UsageError("--supervisor-socket names one that is there, --control-socket one to start: give one", MCP)
     if values.switch("no_autostart") and named is None:
         raise UsageError("--no-autostart needs --supervisor-socket PATH", MCP)
-    around = environ.get("AVENOR_SOCKET")
+    around = environ.get("AVENOR_SOCKET") or None
     if private is None and named is None:
         named = around
     socket = os.path.abspath(named or private or private_socket())

@@ -2,7 +2,7 @@
 
 `--flag value` and `--flag=value` are the same; a flag takes the next word whatever it looks like, so that a prompt may
 begin with a dash. `--` ends the flags, and a word with a blank in it is never taken for one. Given twice, the last
-counts.
+counts. An empty value is refused.
 """
 
 from __future__ import annotations
@@ -148,6 +148,8 @@ def flag_value(command: Command, flag: Flag, text: str) -> object:
     Raises:
         UsageError: It is no such value; the message has the flag's name.
     """
+    if text == "" and not flag.may_be_empty:  # as of a variable that is not set; it must not mean the default
+        raise UsageError(f"{flag.name}: it is empty", command)
     if flag.kind == DURATION:
         from avenor.protocol.durations import parse_duration
 
@@ -181,10 +183,11 @@ def _take_flag(command: Command, flags: Sequence[Flag], word: str, rest: Iterato
         if following is None:
             raise UsageError(f"{flag.usage}: the value is missing", command)
         text = following
+    value = flag_value(command, flag, text)
     if flag.repeats:
         values.add(flag.key, text)
     else:
-        values.put(flag.key, flag_value(command, flag, text))
+        values.put(flag.key, value)
 
 
 def _unknown_flag(name: str, flags: Sequence[Flag]) -> str:

@@ -32,8 +32,6 @@ def report(words: Sequence[str]) -> int:
     output = values.text("output")
     if output is None and not values.switch("json"):
         raise UsageError("-o FILE is needed, or --json", REPORT)
-    if output == "":
-        raise UsageError("-o: the name of the file is empty", REPORT)
     try:
         runs = [_figures(path) for path in values.texts("log")]
         if output is not None:

@@ -45,8 +45,6 @@ def supervisor_options(values: Values) -> Options:
             raise UsageError(f"{flag.name}: it must be 1 or more", STABLE)
         if flag.key in _MORE_THAN_NOTHING and given.get(flag.key) == 0:
             raise UsageError(f"{flag.name}: it must be more than 0; without it everything is kept", STABLE)
-        if given.get(flag.key) == "":
-            raise UsageError(f"{flag.name}: it is empty", STABLE)
     given["control_socket"] = os.path.abspath(values.text("control_socket") or default_socket())
     if "state_dir" in given:
         given["state_dir"] = os.path.abspath(values.text("state_dir") or "")

@@ -36,9 +36,10 @@ class Flag:
         choices: What the value may be; with `kind` other than CHOICE they are suggestions.
         repeats: Whether it may be given several times; the value is then a list.
         required: Whether the command refuses to go on without it.
+        may_be_empty: Whether the value may be an empty text.
     """
 
-    __slots__ = ("choices", "default", "help", "kind", "metavar", "name", "repeats", "required")
+    __slots__ = ("choices", "default", "help", "kind", "may_be_empty", "metavar", "name", "repeats", "required")
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Flag:
         choices: Sequence[str] = (),
         repeats: bool = False,
         required: bool = False,
+        may_be_empty: bool = False,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -60,6 +62,7 @@ class Flag:
         self.choices = tuple(choices)
         self.repeats = repeats
         self.required = required
+        self.may_be_empty = may_be_empty
 
     @property
     def key(self) -> str:
