@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from avenor.host import atomic
 from avenor.host.atomic import remove_if_exists, remove_unfinished, write_atomic
 
 
@@ -68,20 +69,36 @@ def test_a_symbolic_link_is_replaced_not_followed(tmp_path: Path) -> None:
 
 
 def test_what_is_no_regular_file_is_left_alone(tmp_path: Path) -> None:
-    """Devices, directories, sockets and pipes are neither replaced nor removed."""
-    fifo, folder, sock = tmp_path / "fifo", tmp_path / "folder", tmp_path / "sock"
+    """Devices, directories, sockets and pipes are neither replaced nor removed, nor are links to them."""
+    fifo, folder, sock, link = tmp_path / "fifo", tmp_path / "folder", tmp_path / "sock", tmp_path / "link"
     os.mkfifo(fifo)
     folder.mkdir()
+    link.symlink_to(fifo)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(sock))
-    for path in (fifo, folder, sock, Path("/dev/null")):
+    for path in (fifo, folder, sock, link, Path("/dev/null")):
         before = path.lstat()
         with pytest.raises(OSError, match="not a regular file"):
             write_atomic(path, b"new")
         with pytest.raises(OSError, match="not a regular file"):
             remove_if_exists(path)
         assert path.lstat().st_ino == before.st_ino
-    assert sorted(os.listdir(tmp_path)) == ["fifo", "folder", "sock"]
+    assert sorted(os.listdir(tmp_path)) == ["fifo", "folder", "link", "sock"]
+
+
+def test_the_links_among_the_devices_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`/dev/stdout`, also where standard output is a regular file."""
+    monkeypatch.setattr(atomic, "_DEVICES", str(tmp_path / "dev"))
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "other").symlink_to(tmp_path / "dev")
+    (tmp_path / "output").write_text("so far")
+    (tmp_path / "dev/stdout").symlink_to(tmp_path / "output")
+    for path in (tmp_path / "dev/stdout", tmp_path / "other/stdout"):
+        with pytest.raises(OSError, match="not a regular file"):
+            write_atomic(path, b"new")
+        with pytest.raises(OSError, match="not a regular file"):
+            remove_if_exists(path)
+    assert (tmp_path / "dev/stdout").is_symlink()
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,12 +123,14 @@ def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
 
 
 def test_removing_says_whether_something_was_there(tmp_path: Path) -> None:
-    """Twice is harmless; of a link the link goes."""
+    """Twice is harmless; of a link the link goes, also where it leads nowhere."""
     target = tmp_path / "file"
     target.write_text("x")
     (tmp_path / "link").symlink_to(target)
     assert remove_if_exists(tmp_path / "link")
     assert target.exists()
+    (tmp_path / "link").symlink_to("nowhere")
+    assert remove_if_exists(tmp_path / "link")
     assert remove_if_exists(target)
     assert not remove_if_exists(target)
 

@@ -11,6 +11,7 @@ from typing import Final
 # Room and descriptors: there may be some again in a moment.
 _PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _TEMPORARY: Final = (".avenor-", ".tmp")
+_DEVICES: Final = "/dev"
 
 
 def write_atomic(
@@ -24,7 +25,7 @@ def write_atomic(
     """Replace a file's content in one step: a temporary file in the same directory, then a rename.
 
     Args:
-        path: The file; a symbolic link there is replaced, not followed.
+        path: The file; a symbolic link there is replaced, not followed, if it leads to a regular file or nowhere.
         data: The whole new content.
         mode: Permission bits of the new file, whatever the umask.
         durable: Also make file and name survive a power failure before returning. Without it the step is still
@@ -56,10 +57,10 @@ def write_atomic(
 
 
 def remove_if_exists(path: str | Path) -> bool:
-    """Remove a regular file or symbolic link, and say whether one was there.
+    """Remove a regular file, or a symbolic link to one or to nowhere, and say whether one was there.
 
     Raises:
-        OSError: It could not be removed; `EINVAL` for anything that is neither (a device, a directory).
+        OSError: It could not be removed; `EINVAL` for anything else (a device, a directory).
     """
     require_replaceable(Path(path))
     try:
@@ -83,7 +84,7 @@ def is_passing(error: OSError) -> bool:
 
 
 def require_replaceable(path: Path) -> None:
-    """Refuse paths at which something lies that is no regular file.
+    """Refuse paths at which something lies that is no regular file, nor a link to one or to nowhere.
 
     Raises:
         OSError: `EINVAL`, naming the path.
@@ -92,8 +93,17 @@ def require_replaceable(path: Path) -> None:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return
-    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+    if not (stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and _is_replaceable_link(path))):
         raise OSError(errno.EINVAL, "not a regular file, so it is left alone", str(path))
+
+
+def _is_replaceable_link(path: Path) -> bool:
+    if os.path.realpath(path.parent) == _DEVICES:  # /dev/stdout may lead to a regular file, and is no file all the same
+        return False
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return True
 
 
 def _fill(fd: int, data: bytes, mode: int, *, durable: bool) -> None:
