@@ -12,7 +12,7 @@ import pytest
 
 from avenor.cli import await_run, main
 from avenor.cli.await_run import exit_status
-from tests.control.scripted_server import Refusal, ScriptedServer, Then, in_turn
+from tests.control.scripted_server import Refusal, ScriptedServer, Then, event_line, in_turn
 from tests.helpers import eventually_sync
 
 LIVE: dict[str, Any] = {
@@ -371,6 +371,33 @@ def test_a_server_that_hangs_does_not_outlast_the_time(
         assert main(["await", "lab", "--timeout", "100ms"]) == 124
         release.set()
     assert "the time is over" in capfd.readouterr().err
+
+
+def closed(streams: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """What a command came to that was started with these streams closed, as `2>&-`."""
+    command = f'exec "$0" -m avenor.cli "$@" {streams}'
+    return subprocess.run(
+        ["sh", "-c", command, sys.executable, *words], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_a_wait_without_stderr_goes_on_with_the_next_supervisor(path: str) -> None:
+    """What it has to say of that goes to nobody, and not to the server."""
+    with serving(path, [LIVE, LIVE], [None, DONE]) as server:
+        done = closed("2>&-", "await", "lab")
+    assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
+    assert [method for method, _ in server.requests] == ["status", "wait", "status", "wait"]
+
+
+@pytest.mark.parametrize("words", [["await", "lab"], ["control", "tail", "lab"]])
+def test_a_command_without_stdout_says_that_it_cannot_write(path: str, words: list[str]) -> None:
+    """To the server it says nothing but its requests."""
+    event = event_line(event="run.end", seq=1)
+    replies = {"status": LIVE, "wait": DONE, "subscribe": Then({"subscribed": True, "id": "s"}, event)}
+    with ScriptedServer(path, replies) as server:
+        done = closed(">&-", *words)
+    assert (done.stderr, done.returncode) == ("avenor: cannot write the output: Bad file descriptor\n", 1)
+    assert {method for method, _ in server.requests} <= {"status", "wait", "subscribe"}
 
 
 def test_an_interrupt_ends_the_wait(path: str) -> None:

@@ -50,7 +50,7 @@ class Connection:
 
     def __init__(self, path: str, *, timeout_seconds: float | None = None, reader_fd: int | None = None) -> None:
         self.path = path
-        self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        self._socket = _open_socket()
         self._timeout_seconds = timeout_seconds
         self._reader_fd = reader_fd
         self._socket.settimeout(timeout_seconds)
@@ -167,6 +167,19 @@ def _encode(params: Mapping[str, Any]) -> bytes:
     import json
 
     return json.dumps(params, separators=(",", ":")).encode()
+
+
+def _open_socket() -> _socket.socket:
+    """A socket that is no standard stream: where one is closed, what is written to it must not go to the server."""
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    if sock.fileno() > 2:
+        return sock
+    from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+    try:
+        return _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fcntl(sock.fileno(), F_DUPFD_CLOEXEC, 3))
+    finally:
+        sock.close()
 
 
 def _connect(sock: _socket.socket, path: str) -> None:
