@@ -68,6 +68,7 @@ def test_a_malformed_line_is_told_and_passed_over(folder: Path, capfd: pytest.Ca
         (["."], ".: it is not a regular file"),
         (["a", "empty"], "empty holds no events"),
         (["a", "-o", "none/r.html"], "none/r.html: No such file or directory"),
+        (["-o", "a", "b"], "a is there and is no page: it is left alone"),
         (["a", "-o", "."], ".: not a regular file, so it is left alone"),
     ],
 )
@@ -79,6 +80,15 @@ def test_a_file_that_cannot_be_used_is_status_1(
     assert main(["report", "--output", "r.html", *words]) == 1
     assert capfd.readouterr() == ("", f"avenor report: {problem}\n")
     assert not Path("r.html").exists()
+    assert (folder / "a").read_text() == LOG
+
+
+def test_an_older_page_is_replaced_and_an_empty_file_filled(folder: Path) -> None:
+    """Whatever else is there is left alone."""
+    (folder / "r.html").touch()
+    for log, title in (("a", "nightly"), ("b", "daily")):
+        assert main(["report", log, "-o", "r.html"]) == 0
+        assert f"<title>Report: {title}</title>" in (folder / "r.html").read_text()
 
 
 @pytest.mark.parametrize(

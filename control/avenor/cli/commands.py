@@ -308,7 +308,7 @@ REPORT = Command(
     about=(
         "The page needs no other file and no host. It has for each run the time line, what each phase and turn came "
         "to, permissions and who answered them, retries, errors, tokens and cost, and what was waited for. A run that "
-        "has not ended is shown as far as it came."
+        "has not ended is shown as far as it came. The page replaces an older one; any other file is left alone."
     ),
     examples=(
         "avenor report events.ndjson --output report.html",

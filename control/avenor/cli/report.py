@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from avenor.cli.commands import REPORT
 from avenor.cli.loglines import event_of
 from avenor.cli.output import complain, dump, write_out
 from avenor.cli.parsing import UsageError, parse
 from avenor.control.figures import figures_of
-from avenor.control.reportpage import report_page
+from avenor.control.reportpage import PAGE_HEAD, report_page
 from avenor.host.atomic import write_atomic
 from avenor.host.growing import GrowingLog
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 class NoEvents(Exception):
     """A log holds no event."""
+
+
+class NoPage(Exception):
+    """What the page would replace is none."""
 
 
 def report(words: Sequence[str]) -> int:
@@ -33,6 +39,8 @@ def report(words: Sequence[str]) -> int:
     if output is None and not values.switch("json"):
         raise UsageError("-o FILE is needed, or --json", REPORT)
     try:
+        if output is not None:
+            _require_no_other(output)
         runs = [_figures(path) for path in values.texts("log")]
         if output is not None:
             try:
@@ -42,7 +50,7 @@ def report(words: Sequence[str]) -> int:
     except OSError as error:
         complain(f"avenor report: {error.filename}: {error.strerror or error}")
         return 1
-    except NoEvents as error:
+    except (NoEvents, NoPage) as error:
         complain(f"avenor report: {error}")
         return 1
     if values.switch("json"):
@@ -53,6 +61,16 @@ def report(words: Sequence[str]) -> int:
 def _with_long_name(words: Sequence[str]) -> list[str]:
     """The words with `--output` for `-o`: the tables know long names only."""
     return [f"--output{word[2:]}" if word == "-o" or word.startswith("-o=") else word for word in words]
+
+
+def _require_no_other(output: str) -> None:
+    if not os.path.isfile(output):
+        return
+    with open(output, "rb") as file:
+        head = file.read(len(PAGE_HEAD))
+    if head not in (b"", PAGE_HEAD.encode()):
+        # It would be replaced: of several logs, as `-o *.ndjson` gives them, the first is taken for it.
+        raise NoPage(f"{output} is there and is no page: it is left alone")
 
 
 def _figures(path: str) -> dict[str, Any]:

@@ -37,6 +37,8 @@ figure { margin: 0; } .lane { margin: .35rem 0; } .lane > span { font-size: .85r
 .track i.waits { opacity: .85; }
 @media (max-width: 30rem) { table { font-size: .82rem; } th, td { padding-right: .4rem; } }
 """
+# What every page begins with.
+PAGE_HEAD = "<!doctype html>\n"
 _NAMES = {"start": "waiting for the agent", "permission": "waiting for a permission", "retry": "waiting to try again"}
 
 
@@ -47,7 +49,7 @@ def report_page(runs: Sequence[Facts]) -> str:
     if len(runs) > 1:
         body = _overview(runs) + body
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'{PAGE_HEAD}<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # The page needs nothing, and shows what agents wrote: no browser shall fetch or run anything for it.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
