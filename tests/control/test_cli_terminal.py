@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
+import unicodedata
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,6 +111,46 @@ def test_json_is_json_on_a_terminal_too(path: str) -> None:
     assert json.loads(listed) == [SNAPSHOT]
     assert json.loads(status) == SNAPSHOT
     assert '\n  "label": "review-42"' in status
+
+
+def test_what_an_agent_said_cannot_act_on_the_terminal_as_json(path: str, tmp_path: Path) -> None:
+    """It is the same JSON, with escapes."""
+    said = "\x1b]0;evil\x07 \x9b31m \x7f \u202ereversed ä😀"
+    snapshot = {**SNAPSHOT, "status": "ended", "outcome": "DONE", "final_output": said}
+    content = {"type": "text", "text": said}
+    event = event_line(event="agent.message_chunk", seq=1, ts=0, content=content)
+    end = event_line(event="run.end", seq=2, ts=0)
+    refusal = Refusal(-32000, said)
+    subscribed = Then({"subscribed": True, "id": "s"}, event, end)
+    replies = {"status": snapshot, "wait": snapshot, "subscribe": subscribed, "cancel": refusal}
+    prefix = len(b'{"jsonrpc":"2.0","method":"event","params":')
+    (tmp_path / "log").write_bytes(b"".join(line[prefix:-2] + b"\n" for line in (event, end)))
+    with ScriptedServer(path, replies):
+        shown = {
+            words: output_of(*words.split())[1]
+            for words in (
+                f"control --socket {path} status",
+                f"await --socket {path} --json rt_1",
+                f"control --socket {path} tail --json",
+                f"watch --format json {tmp_path / 'log'}",
+                f"control --socket {path} cancel --json",
+            )
+        }
+    for words, text in shown.items():
+        assert [c for c in text if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"] == [], words
+    status, awaited, tailed, watched, refused = shown.values()
+    assert json.loads(status) == json.loads(awaited) == snapshot
+    for lines in (tailed, watched):
+        assert json.loads(lines.splitlines()[0])["content"] == content
+    assert json.loads(refused) == refusal.error
+
+
+def test_a_reply_cannot_act_on_the_terminal_that_it_is_printed_on(path: str) -> None:
+    """Elsewhere it comes as it is."""
+    snapshot = {**SNAPSHOT, "status": "ended", "outcome": "DONE", "final_output": "\x1b]0;evil\x07red\x9b31m ä"}
+    with ScriptedServer(path, {"status": snapshot, "wait": snapshot}):
+        code, text = output_of("await", "--socket", path, "rt_1", "--print-output")
+    assert (code, text) == (0, "red31m ä\ndone\n")
 
 
 def test_a_tail_is_running_text_and_coloured_lines(path: str) -> None:

@@ -12,7 +12,7 @@ from avenor.cli.refusal import refusal_text
 from avenor.cli.socket_path import control_socket
 from avenor.cli.untyped import list_in, object_in
 from avenor.cli.wire import Connection, NoServer, SaidNo
-from avenor.control.safetext import one_line
+from avenor.control.safetext import one_line, safe_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -243,7 +243,8 @@ def _whole_output(connection: Connection, target: dict[str, Any]) -> dict[str, A
 
 def _print(output: str | None) -> None:
     if output:
-        write_text(output if output.endswith("\n") else output + "\n")
+        shown = safe_text(output) if is_terminal(1) else output
+        write_text(shown if shown.endswith("\n") else shown + "\n")
 
 
 def _is_farewell(refusal: SaidNo) -> bool:

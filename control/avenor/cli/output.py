@@ -37,6 +37,15 @@ def write_text(text: str) -> None:
     write_out(text.encode(errors="replace"))
 
 
+def write_json(data: bytes) -> None:
+    """Write JSON to stdout, on a terminal with nothing in it that acts on that; raises as `write_out`."""
+    if is_terminal(1):
+        from avenor.control.safetext import safe_json
+
+        data = safe_json(data.decode(errors="replace")).encode()
+    write_out(data)
+
+
 def complain(text: str) -> None:
     """Write a line to stderr; where that is gone, nobody can be told."""
     try:
@@ -61,14 +70,13 @@ def pretty(result: bytes) -> bytes:
 
 
 def dump(value: Any, *, indent: int | None = None) -> bytes:
-    """A value as JSON; text stays readable unless it holds what UTF-8 cannot."""
+    """A value as JSON; text stays readable, unless it holds what acts on a terminal or what UTF-8 cannot."""
     import json
 
+    from avenor.control.safetext import safe_json
+
     separators = (",", ": ") if indent else (",", ":")
-    try:
-        return json.dumps(value, indent=indent, separators=separators, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, indent=indent, separators=separators).encode()
+    return safe_json(json.dumps(value, indent=indent, separators=separators, ensure_ascii=False)).encode()
 
 
 def _write(fd: int, data: bytes) -> None:

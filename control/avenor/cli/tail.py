@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avenor.cli.output import complain, write_out, write_text
+from avenor.cli.output import complain, write_json, write_text
 from avenor.cli.terminal import style_for, width_of
 from avenor.cli.wire import EVENT_PREFIX, NOTICE_PREFIX, Connection, NoServer, answer_to
 
@@ -129,7 +129,7 @@ def _starts_after(asked: Asked, subscribed: dict[str, Any]) -> int:
 
 
 def _show_lines(lines: list[bytes]) -> None:
-    write_out(b"\n".join(lines) + b"\n")
+    write_json(b"\n".join(lines) + b"\n")
 
 
 def _tell_notice(line: bytes) -> None:

@@ -8,7 +8,7 @@ import os
 from avenor.cli.commands import WATCH
 from avenor.cli.digest import Digest
 from avenor.cli.loglines import event_of
-from avenor.cli.output import ReaderGone, complain, write_out
+from avenor.cli.output import ReaderGone, complain, write_json
 from avenor.cli.parsing import parse
 from avenor.cli.untyped import object_in
 from avenor.control.messages import MessageJoiner
@@ -130,9 +130,9 @@ class _Watch:
         """Print what has come, and say whether the last of it is the end of the run."""
         for lines in self._log.batches():
             if lines[0].start < self._printed_to:
-                write_out(self._rest())
+                self._print(self._rest())
                 self._begin()
-            write_out(b"".join(map(self._told, lines)))
+            self._print(b"".join(map(self._told, lines)))
             self._printed_to = lines[-1].end
             self._save()
         return self._has_ended
@@ -151,8 +151,11 @@ class _Watch:
         messages = [] if self._joiner is None else self._joiner.finish()
         return b"".join(self._digest.line(each, None) for each in messages)
 
+    def _print(self, lines: bytes) -> None:
+        write_json(lines)  # if they are words, nothing in them acts on a terminal anyway
+
     def _finish(self) -> None:
-        write_out(self._rest())
+        self._print(self._rest())
         if self._log.is_open:
             self._save()
 

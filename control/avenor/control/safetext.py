@@ -14,6 +14,11 @@ def safe_text(text: str) -> str:
     return _UNSAFE.sub("", _SEQUENCE.sub("", text.replace("\r\n", "\n")))
 
 
+def safe_json(text: str) -> str:
+    """JSON text that says the same, with what would act on a terminal escaped."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def one_line(text: str) -> str:
     """The text on one line, with nothing that would act on a terminal."""
     return _UNSAFE_IN_LINE.sub(" ", _SEQUENCE.sub("", text)).strip()
