@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -163,6 +164,14 @@ def on_terminal(*words: str, **environ: str) -> str:
 def test_markdown_is_made_easier_to_read(markdown: str, shown: str) -> None:
     """It stays what it is; nothing in it acts on the terminal."""
     assert rendered(markdown, COLOURED) == shown
+
+
+def test_every_command_in_place_of_a_link_prints_a_page() -> None:
+    """What is no page, as the list of examples, is named by its words alone."""
+    pages = load()
+    text = "".join(rendered(page.text(), COLOURED) for page in pages)
+    assert {find(pages, name).name for name in re.findall(r"\(avenor docs ([^\s)]+)\)", text)} > {"reference/team"}
+    assert rendered("see [examples](../examples/README.md)", COLOURED) == "see examples\n"
 
 
 def test_without_colours_code_keeps_its_marks() -> None:

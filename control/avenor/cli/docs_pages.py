@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from avenor.cli.docs_text import without_comments
+from avenor.cli.docs_text import ENTRANCES, without_comments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 AGENTS_PAGE = "how-to/for-agents"
 _SUFFIX = ".md"
-# The entrances of a site and of a folder on a forge; this one is `avenor docs` itself.
-_LEFT_OUT = frozenset({"README", "index"})
 # In which order the parts are told; others come after them.
 _PARTS = ("tutorials", "how-to", "reference", "explanation")
 
@@ -92,7 +90,7 @@ def _pages_in(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversab
             continue
         stem = entry.name.removesuffix(_SUFFIX)
         # `x.prompt.md` is a prompt of an example.
-        if stem != entry.name and "." not in stem and stem not in _LEFT_OUT:
+        if stem != entry.name and "." not in stem and stem not in ENTRANCES:
             yield f"{prefix}{stem}", entry
 
 

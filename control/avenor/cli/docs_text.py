@@ -10,6 +10,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from avenor.cli.terminal import Style
 
+# The entrances of a site and of a folder on a forge: they are no pages of `avenor docs`, which is one itself.
+ENTRANCES = frozenset({"README", "index"})
+
 _HEADING = re.compile(r"(#{1,6}) +(.*?)(?: +#+)?$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
 _CODE = re.compile(r"`([^`]+)`")
@@ -52,5 +55,6 @@ def _link(found: re.Match[str]) -> str:
     words, target = found[1], found[2]
     if "://" in target:
         return f"{words} ({target})"
-    page = target.partition("#")[0].removesuffix(".md").rpartition("/")[2]
-    return f"{words} (avenor docs {page})" if target.partition("#")[0].endswith(".md") else words
+    name = target.partition("#")[0].rpartition("/")[2]
+    page = name.removesuffix(".md")
+    return f"{words} (avenor docs {page})" if page not in (name, *ENTRANCES) else words
