@@ -238,7 +238,7 @@ def test_a_configuration_with_comments_is_kept_and_what_to_add_is_told(
 
 
 def test_a_toml_configuration_gets_our_table_at_its_end(repository: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Comments and all stay; a table of the same name is kept, and so is what nothing can be added to."""
+    """Comments and all stay; a table of the same name is kept unless it is forced."""
     path = repository / ".codex/config.toml"
     path.parent.mkdir()
     mine = '# mine\nmodel = "m" # the best\n\n[mcp_servers.other]\ncommand = "x"'
@@ -251,12 +251,17 @@ def test_a_toml_configuration_gets_our_table_at_its_end(repository: Path, capfd:
     assert "same  .codex/config.toml" in init(capfd, "--host", "codex")[1]
 
     path.write_text('[mcp_servers.avenor]\ncommand = "/opt/avenor"\n')
-    status, lines, _ = init(capfd, "--host", "codex", "--force")
+    status, lines, err = init(capfd, "--host", "codex")
     assert (status, "kept: differs  .codex/config.toml (mcp_servers.avenor)" in lines) == (1, True)
-    for hopeless in ("mcp_servers = {}\n", "model = \n"):
+    assert err == "avenor init: not everything was written; --force replaces what differs\n"
+    status, lines, _ = init(capfd, "--host", "codex", "--force")
+    assert (status, "added  .codex/config.toml (mcp_servers.avenor)" in lines) == (0, True)
+    assert tomllib.loads(path.read_text())["mcp_servers"]["avenor"]["command"] == "avenor"
+    for hopeless in ("mcp_servers = {}\n", "model = \n", 'mcp_servers.avenor.command = "x"\n'):
         path.write_text(hopeless)
-        status, lines, err = init(capfd, "--host", "codex")
+        status, lines, err = init(capfd, "--host", "codex", "--force")
         assert status == 1
+        assert err.endswith("\navenor init: not everything was written\n")
         assert any(line.startswith("kept: by hand  .codex/config.toml") for line in lines)
         assert "[mcp_servers.avenor]" in err
         assert path.read_text() == hopeless

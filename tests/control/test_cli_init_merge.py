@@ -119,5 +119,41 @@ TABLE = Toml("c.toml", ("servers", "ours"), '[servers.ours]\ncommand = "x" # why
 )
 def test_a_table_stands_at_the_end(before: str, after: str) -> None:
     """A second time nothing changes."""
-    assert with_table(before, TABLE) == after
-    assert with_table(after, TABLE) == after
+    assert with_table(before, TABLE, replace=False) == after
+    assert with_table(after, TABLE, replace=True) == after
+
+
+OURS = '[servers.ours]\ncommand = "x" # why\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('[servers.ours]\ncommand = "y"', OURS),
+        ("a = 1\n[servers.ours]\r\nc = 1\r\n", "a = 1\n" + OURS.replace("\n", "\r\n")),
+        ("[servers.ours] # old\nc = [\n  [1],\n]\n\n# b's\n[servers.b]\n", OURS + "\n# b's\n[servers.b]\n"),
+        ("[ servers . 'ours' ]\n[servers.b]\n[servers.ours.env]\nA = '1'\n# end\n", OURS + "[servers.b]\n# end\n"),
+        ("[[servers.ours]]\na = 1\n[[servers.ours]]\n[b]\n", OURS + "[b]\n"),
+    ],
+)  # fmt: skip
+def test_a_table_that_differs_is_kept_or_replaced(before: str, after: str) -> None:
+    """In its place, with the tables in it; comments after it may be about what follows, and stay."""
+    with pytest.raises(Differs, match=r"servers\.ours"):
+        with_table(before, TABLE, replace=False)
+    assert with_table(before, TABLE, replace=True) == after
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'servers.ours.command = "y"',
+        '[servers]\nours = { command = "y" }\n',
+        '[servers]\nours.command = "y"\n',
+        '[servers.ours]\nc = 1\n[b]\nc = """\n[servers.ours]\n"""\n',
+        '[servers.ours]\nc = [\n["servers"]\n]\n',
+    ],
+)
+def test_a_table_that_has_no_lines_of_its_own_is_not_replaced(text: str) -> None:
+    """Nor one that cannot be told from the text of a value."""
+    with pytest.raises(CannotMerge, match=r"servers\.ours"):
+        with_table(text, TABLE, replace=True)

@@ -46,10 +46,12 @@ class Report:
         self._dry_run = dry_run
         self.lines: list[tuple[str, str]] = []
         self.is_well = True
+        self.differs = False
 
     def tell(self, word: str, path: str, detail: str = "") -> None:
         """One file."""
         self.is_well = self.is_well and word in _WELL
+        self.differs = self.differs or word == DIFFERS
         shown = f"would be {word}" if self._dry_run and word in (WRITTEN, ADDED) else word
         self.lines.append((shown, f"{path}{f' ({one_line(detail)})' if detail else ''}"))
 
@@ -117,7 +119,7 @@ class Writer:
 
     def _write_toml(self, file: Toml, old: str | None) -> None:
         try:
-            text = with_table(old or "", file)
+            text = with_table(old or "", file, replace=self._force)
         except Differs as error:
             self.report.tell(DIFFERS, file.path, str(error))
         except CannotMerge as error:
@@ -167,7 +169,8 @@ def init(words: Sequence[str]) -> int:
         lines = [*_sdk(), *(line for pack in packs for line in pack.next)]
         write_text("".join(f"next, {line}\n" for line in lines))
         return 0
-    complain("avenor init: not everything was written; --force replaces files that differ")
+    more = "; --force replaces what differs" if writer.report.differs else ""
+    complain(f"avenor init: not everything was written{more}")
     return 1
 
 

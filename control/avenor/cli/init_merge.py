@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 
 from avenor.cli.untyped import list_in, object_in
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from avenor.cli.init_packs import Addition, Toml
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FIRST_INDENT = re.compile(r"\n([ \t]+)\S")
 _decoder = json.JSONDecoder()
 
@@ -70,12 +72,17 @@ def with_addition(text: str, addition: Addition, *, replace: bool) -> str:
     return result
 
 
-def with_table(text: str, file: Toml) -> str:
+def with_table(text: str, file: Toml, *, replace: bool) -> str:
     """The TOML text with the table at its end; the same text if it has it already.
 
+    Args:
+        text: A TOML document.
+        file: See there.
+        replace: Put it in the place of a table that differs.
+
     Raises:
-        Differs: It has a table of this name with something else in it.
-        CannotMerge: The text is no TOML, or no table can be added to it.
+        Differs: It has a table of this name with something else in it, and that is not to be replaced.
+        CannotMerge: The text is no TOML, or no table can be added to it, or what differs has no header of its own.
     """
     import tomllib
 
@@ -85,18 +92,52 @@ def with_table(text: str, file: Toml) -> str:
     except ValueError as error:
         raise CannotMerge(f"it is no TOML ({error})") from error
     there, wanted = _at(before, file.table), _at(ours, file.table)
-    if there is not None:
-        if there != wanted:
-            raise Differs(".".join(file.table))
+    name = ".".join(file.table)
+    if there == wanted:
         return text
-    newline = "\r\n" if "\r\n" in text else "\n"
-    kept = text if not text or text.endswith("\n") else text + newline
-    result = kept + (newline if text else "") + file.text.replace("\n", newline)
+    if there is not None and not replace:
+        raise Differs(name)
+    newline = _newline(text)
+    if there is None:
+        kept = text if not text or text.endswith("\n") else text + newline
+        head, tail = kept + (newline if text else ""), ""
+    else:
+        head, tail = _around_table(text, file.table)
+    result = head + file.text.replace("\n", newline) + tail
     try:
-        tomllib.loads(result)
+        after = tomllib.loads(result)
     except ValueError as error:
-        raise CannotMerge(f"no table {'.'.join(file.table)} can be added at its end ({error})") from error
+        raise CannotMerge(f"no table {name} can be put into it ({error})") from error
+    if _at(after, file.table) != wanted or _without(after, file.table) != _without(before, file.table):
+        raise CannotMerge(f"the table {name} in it cannot be told from the rest")
     return result
+
+
+def _around_table(text: str, table: tuple[str, ...]) -> tuple[str, str]:
+    """What stands before the first header of a table, and what after it that is not the table's."""
+    lines = _LINE.findall(text)
+    headers = [index for index, line in enumerate(lines) if _header(line)]
+    dropped: set[int] = set()
+    for start, end in pairwise([*headers, len(lines)]):
+        if _at(_header(lines[start]), table) is not None:
+            # Comments at the end may be about what follows.
+            while lines[end - 1].strip()[:1] in ("", "#"):
+                end -= 1
+            dropped.update(range(start, end))
+    first = min(dropped, default=len(lines))
+    return "".join(lines[:first]), "".join(lines[index] for index in range(first, len(lines)) if index not in dropped)
+
+
+def _header(line: str) -> dict[str, Any]:
+    """The document that a line is, if it looks like the header of a table; what is none may stand in a value."""
+    import tomllib
+
+    if not line.lstrip().startswith("["):
+        return {}
+    try:
+        return tomllib.loads(line)
+    except ValueError:
+        return {}
 
 
 def _put(text: str, position: int, addition: Addition, missing: list[str], *, replace: bool) -> str:
@@ -190,6 +231,14 @@ def _merged(document: Any, addition: Addition) -> Any:
     elif addition.value not in list_in(place):
         place.append(addition.value)
     return result
+
+
+def _without(document: Any, path: tuple[str, ...]) -> Any:
+    """The document without what is at this path."""
+    step, *deeper = path
+    kept = dict(object_in(document))
+    inner = kept.pop(step, None)
+    return {**kept, step: _without(inner, tuple(deeper))} if deeper else kept
 
 
 def _at(document: Any, path: tuple[str, ...]) -> Any:
