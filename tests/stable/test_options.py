@@ -18,8 +18,9 @@ def test_each_socket_has_a_state_directory_of_its_own(monkeypatch: pytest.Monkey
 
 
 def test_a_state_directory_that_was_named_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And without XDG_STATE_HOME the default is below the home."""
+    """And where XDG_STATE_HOME is not there, or relative, the default is below the home."""
     assert Options(control_socket="/a.sock", state_dir="/mine").state_path == Path("/mine")
-    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/me")
-    assert Path("/home/me/.local/state/avenor/stable") in Options(control_socket="/a.sock").state_path.parents
+    for relative in ("", "rel"):
+        monkeypatch.setenv("XDG_STATE_HOME", relative)
+        assert Path("/home/me/.local/state/avenor/stable") in Options(control_socket="/a.sock").state_path.parents

@@ -24,7 +24,7 @@ for bash, zsh and fish.
 | `AVENOR_SOCKET` | the socket of `avenor control`; every agent under a supervisor gets its supervisor's |
 | `AVENOR_RUNTIME_ID` | the runtime that an agent is part of; what it spawns there becomes that runtime's child |
 | `AVENOR_OPENCODE_URL` | the server of backend `opencode-http` where `--server-url` names none |
-| `XDG_RUNTIME_DIR`, `XDG_STATE_HOME` | where the default socket and the state of its supervisor are |
+| `XDG_RUNTIME_DIR`, `XDG_STATE_HOME` | where the default socket and the state are; a relative path is ignored |
 | `XDG_CONFIG_HOME` | where [backends of your own](../how-to/choose-an-agent.md) are; `~/.config` without it |
 | `NO_COLOR` | no colours |
 """

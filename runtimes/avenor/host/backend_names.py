@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, Literal
 
+from avenor.host.xdg import config_home
 from avenor.protocol.spec import BACKENDS
 
 ENTRY_POINTS: Final = "avenor.backends"
@@ -22,10 +23,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 def profiles_folder(environ: Mapping[str, str]) -> str:
     """The folder of the user's profile files, which need not exist: `avenor/backends` in the configuration folder."""
-    base = environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(base):  # the XDG specification ignores a relative one
-        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
-    return os.path.join(base, "avenor", "backends")
+    return os.path.join(config_home(environ), "avenor", "backends")
 
 
 def profile_path(folder: str, name: str) -> str:

@@ -33,6 +33,7 @@ from avenor.host.rundir import RunDir
 from avenor.host.script_file import check_script
 from avenor.host.sentinelfile import write_sentinel
 from avenor.host.tree import become_subreaper
+from avenor.host.xdg import state_home
 from avenor.protocol.configs import ResolvedConfig, backends_of
 from avenor.protocol.errors import AvenorError, InvalidParams, SpawnError
 from avenor.protocol.manifest.binding import ResolvedManifest, backends_of_manifest
@@ -245,8 +246,7 @@ def _prompt_of(spec: RunSpec) -> str:
 
 
 def _runs_directory() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    directory = Path(state, "avenor", "runs")
+    directory = Path(state_home(os.environ), "avenor", "runs")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return directory
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from avenor.host.xdg import state_home
 from avenor.protocol.methods import LogLevel
 from avenor.protocol.spec import OnCrash
 
@@ -66,7 +67,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def default_state_dir(control_socket: str) -> Path:
     """The state directory that belongs to a socket: the same one for every start on that path."""
-    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     # Twelve hex digits name one of a user's few sockets, and keep `control.sock` below the kernel's 107 bytes.
     socket_id = hashlib.sha256(os.fsencode(os.path.abspath(control_socket))).hexdigest()[:12]
-    return Path(home) / "avenor" / "stable" / socket_id
+    return Path(state_home(os.environ), "avenor", "stable", socket_id)

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from avenor.host.xdg import state_home
+
 MAX_NAME_CHARACTERS = 100
 
 
@@ -113,8 +115,7 @@ def default_state_directory() -> str:
     given = os.environ.get("AVENOR_SCRIPTED_STATE")
     if given:
         return os.path.abspath(given)
-    state_home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(os.path.abspath(state_home), "avenor", "scripted")
+    return os.path.join(state_home(os.environ), "avenor", "scripted")
 
 
 def new_session_id() -> str:
