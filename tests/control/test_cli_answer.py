@@ -90,7 +90,18 @@ def test_an_answer_that_is_there_stays_unless_forced(base: Path, capfd: pytest.C
     assert sorted(os.listdir(base.parent)) == ["run.perm.req", "run.perm.req.response"]
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"request_id":"x"}', '{"request_id":1,"options":[]}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"request_id":"x"}',
+        '{"request_id":1,"options":[]}',
+        '{"request_id":"x","options":{}}',
+        '{"request_id":"x","options":["once"]}',
+        "[" * 100_000,
+    ],
+)
 def test_a_request_that_cannot_be_read_is_status_1(base: Path, capfd: pytest.CaptureFixture[str], content: str) -> None:
     """It names the file."""
     Path(f"{base}.req").write_text(content)

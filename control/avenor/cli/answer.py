@@ -78,9 +78,12 @@ def _read_request(path: str) -> dict[str, Any]:
         raise NotAnswerable(f"no request at {path}: nothing is asked there now") from None
     try:
         request: Any = json.loads(raw)
-        if not (isinstance(request["request_id"], str) and isinstance(request["options"], list)):
+        options = request["options"]
+        if not (isinstance(request["request_id"], str) and isinstance(options, list)):
             raise TypeError
-    except (ValueError, KeyError, TypeError):
+        if not all(isinstance(option, dict) for option in options):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError(f"{path} is no permission request") from None
     return request  # type: ignore[no-any-return]
 
