@@ -10,7 +10,7 @@ SOCKET = Flag(
     metavar="PATH",
     default="$AVENOR_SOCKET, else $XDG_RUNTIME_DIR/avenor/stable.sock, else ~/.avenor/stable.sock",
 )
-JSON = Flag("--json", SWITCH, "print JSON, on a terminal too; errors as well")
+JSON = Flag("--json", SWITCH, "print JSON, on a terminal too; errors of the server as well")
 FORCE = Flag("--force", SWITCH, "take the ownership over if another client has it")
 ID = Argument("ID", RUNTIME, "the runtime; without it the only live one")
 
