@@ -95,6 +95,13 @@ def test_the_flags_are_params_of_the_wait(path: str, capfd: pytest.CaptureFixtur
     assert capfd.readouterr() == ("", "avenor await: the time is over, and rt_1 is running\n")
 
 
+def test_no_time_is_too_long(path: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The server gets one that it can count."""
+    with ScriptedServer(path, {"status": LIVE, "wait": DONE}) as server:
+        assert main(["await", "lab", "--timeout", f"1{'0' * 300}h"]) == 0
+    assert server.requests[1][1]["timeout_ms"] <= 10**12
+
+
 @pytest.mark.parametrize(
     ("snapshot", "status", "line"),
     [

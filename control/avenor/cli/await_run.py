@@ -54,6 +54,8 @@ _RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 _GONE_SECONDS = 60.0
 # How much longer than asked for a server may take to say that the time is over, before it is taken for hung.
 _HUNG_SECONDS = 2.0
+# Thirty years are as good as any longer time, which neither a socket nor the protocol could count.
+_LONGEST_SECONDS = 1e9
 
 
 class GivenUp(Exception):
@@ -100,7 +102,7 @@ class _Wait:
         self._values = values
         self._socket = control_socket(values.text("socket"))
         timeout = values.raw("timeout")
-        self._deadline = monotonic() + timeout if isinstance(timeout, float) else None
+        self._deadline = monotonic() + min(timeout, _LONGEST_SECONDS) if isinstance(timeout, float) else None
         self._until = values.text("until") or "attention"
         # Which run is meant is settled once: its label may be another's when the supervisor has been replaced.
         self._found: Snapshot | None = None
