@@ -72,7 +72,7 @@ class RunRig:
         log = EventLog(
             journal=LineFile(str(self.log_path), truncate=True),
             copy=None,
-            stamp=Stamp(run_id=self.record.run_id, runtime_id=self.record.runtime_id),
+            stamp=Stamp(run_id=self.record.run_id, runtime_id=self.record.runtime_id, label=self.record.spec.label),
             publisher=self.published,
             clock=trio.current_time,
         )

@@ -150,6 +150,19 @@ async def test_spawning_on_a_run_is_unsupported(tmp_path: Path) -> None:
             await client.call("spawn", {"anything": [1]}, Ok)
 
 
+@pytest.mark.parametrize("name", ["rt_1", "run_1", "careful"])
+async def test_a_run_goes_by_its_run_id_and_its_label_too(name: str, tmp_path: Path) -> None:
+    """As on a supervisor's socket: for owner methods as for others."""
+    async with served(tmp_path, FakeBackend(play_until_cancelled), label="careful") as rig:
+        await when_working(rig)
+        async with open_client(rig.path) as client:
+            assert (await client.status(name)).run_id == "run_1"
+            assert (await client.history(name)).events
+            assert (await client.claim(name)).owner is not None
+            assert (await client.release(name)).owner is None
+            assert (await client.cancel(name)).ok
+
+
 async def test_another_runtimes_id_is_refused(tmp_path: Path) -> None:
     """For owner methods as for others, with what there is."""
     async with served(tmp_path, FakeBackend(play_until_cancelled)) as rig, open_client(rig.path) as client:

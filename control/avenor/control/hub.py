@@ -42,7 +42,7 @@ class HubSource(Protocol):
     """Where the hubs of a server are found."""
 
     def find(self, runtime_id: str | None) -> "EventHub":
-        """The hub of a runtime; with None, of the only live one.
+        """The hub of a runtime, by its id, its run id or its label; with None, of the only live one.
 
         Raises:
             NoSuchRuntime: There is none, or several could be meant.
@@ -62,8 +62,8 @@ class SingleHub:
     """The source of a server that serves one runtime.
 
     Args:
-        hub: Its hub; the id that the hub has, or none, finds it.
-        no_such: Makes the error for another id.
+        hub: Its hub; the runtime's id, its run id, its label, or none of them finds it.
+        no_such: Makes the error for another name.
     """
 
     def __init__(self, hub: "EventHub", no_such: Callable[[str], Exception]) -> None:
@@ -72,7 +72,8 @@ class SingleHub:
 
     def find(self, runtime_id: str | None) -> "EventHub":
         """The hub, if it is meant."""
-        if runtime_id is not None and runtime_id != self._hub.runtime_id:
+        known = self._hub.fold.state
+        if runtime_id is not None and runtime_id not in (self._hub.runtime_id, known.run_id, known.label):
             raise self._no_such(runtime_id)
         return self._hub
 

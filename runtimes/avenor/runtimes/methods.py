@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from avenor.control.hub import HubSource
 from avenor.control.rpc import Call, MethodTable, add_ping
 from avenor.host.identity import ProcessId
 from avenor.protocol.errors import InvalidParams, NoSuchRuntime, Unsupported
@@ -48,11 +49,13 @@ class RunMethods:
     Args:
         host: The run.
         process: Whose run it is: this process.
+        hubs: Finds the run's events, if it is this one that a client means.
     """
 
-    def __init__(self, host: RunHost, process: ProcessId) -> None:
+    def __init__(self, host: RunHost, process: ProcessId, hubs: HubSource) -> None:
         self._host = host
         self._process = process
+        self._hubs = hubs
         self._started_at = time.monotonic()
 
     def add_to(self, table: MethodTable) -> None:
@@ -109,7 +112,7 @@ class RunMethods:
         return Owner(owner=self._host.ownership.owner_name)
 
     def _release(self, call: Call, params: Target) -> Owner:
-        self._check(params)
+        self._hubs.find(params.runtime_id)
         self._host.release_ownership(client_of(call))
         return Owner(owner=self._host.ownership.owner_name)
 
@@ -125,12 +128,8 @@ class RunMethods:
         return self._when_down()
 
     def _own(self, call: Call, params: OwnerTarget) -> None:
-        self._check(params)
+        self._hubs.find(params.runtime_id)
         self._host.take_ownership(client_of(call), force=params.force)
-
-    def _check(self, params: Target) -> None:
-        if params.runtime_id is not None and params.runtime_id != self._host.record.runtime_id:
-            raise no_such_runtime(self._host, params.runtime_id)
 
     @staticmethod
     def _check_text(text: str) -> None:
@@ -151,12 +150,11 @@ class RunMethods:
         return ShuttingDown()
 
 
-def no_such_runtime(host: RunHost, runtime_id: str) -> NoSuchRuntime:
-    """The refusal of another runtime's id."""
-    own = host.record.runtime_id
+def no_such_runtime(host: RunHost, name: str) -> NoSuchRuntime:
+    """The refusal of another runtime's name."""
+    own = host.record.runtime_id or host.record.run_id
     return NoSuchRuntime(
-        f"no runtime {runtime_id!r} on this socket, which is that of {own or 'a single run'}: leave runtime_id out",
-        data={"candidates": [own] if own else []},
+        f"no runtime {name!r} on this socket, which is that of {own}: leave runtime_id out", data={"candidates": [own]}
     )
 
 

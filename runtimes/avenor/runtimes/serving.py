@@ -25,11 +25,11 @@ def make_server(
         linked: Called whenever a supervisor has introduced itself.
     """
     table = MethodTable()
-    hubs = SingleHub(hub, lambda runtime_id: no_such_runtime(host, runtime_id))
+    hubs = SingleHub(hub, lambda name: no_such_runtime(host, name))
     add_snapshots(table, hubs)
     add_reading(table, hubs)
     add_subscriptions(table, hubs)
-    methods = RunMethods(host, process)
+    methods = RunMethods(host, process, hubs)
     methods.add_to(table)
     router = Router(host, hub, methods, table, linked)
     router.add_methods()
