@@ -8,8 +8,10 @@ import trio
 
 from avenor.control.client import Client
 from avenor.control.mcp.link import Link
+from avenor.protocol.errors import MethodNotFound
 from avenor.protocol.methods import History, RunResult
 from avenor.protocol.snapshot import Snapshot
+from avenor.protocol.spec import SpawnParams
 
 T = TypeVar("T")
 
@@ -20,6 +22,8 @@ class FakeClient:
     def __init__(self, *snapshots: Snapshot, log: list[dict[str, Any]] | None = None) -> None:
         self.snapshots = list(snapshots)
         self.log = log or []
+        self.specs: dict[str | None, SpawnParams] = {}
+        self.spawned: list[SpawnParams] = []
         self.page_size = 1_000_000
         self.changed = trio.Event()
         self.history_calls = 0
@@ -40,13 +44,17 @@ class FakeClient:
         found = next(snapshot for snapshot in self.snapshots if snapshot.runtime_id == runtime_id)
         return RunResult(final_output=found.final_output, stop_reason=found.stop_reason)
 
-    async def spawn(self, params: Any) -> None:
+    async def spec(self, runtime_id: str | None) -> SpawnParams:
+        """From `specs`, as a server that knows the method."""
+        if runtime_id not in self.specs:
+            raise MethodNotFound("there is no method 'spec'")
+        return self.specs[runtime_id]
+
+    async def spawn(self, params: SpawnParams) -> None:
         """A run that waits for a place: it is known, and nobody is told."""
-        self.snapshots.append(
-            Snapshot(
-                run_id=params.run_id, runtime_id=f"rt_{len(self.snapshots) + 1}", label=params.label, status="queued"
-            )
-        )
+        self.spawned.append(params)
+        run_id, runtime_id = params.run_id or "", f"rt_{len(self.snapshots) + 1}"
+        self.snapshots.append(Snapshot(run_id=run_id, runtime_id=runtime_id, label=params.label, status="queued"))
         await trio.sleep_forever()
 
     async def history(self, _runtime_id: str | None, *, after_seq: int = 0, limit: int = 64) -> History:

@@ -34,6 +34,7 @@ from tests.control.served import FakeHubs, Served, Writer, serving
 from tests.helpers import eventually
 
 ANSWERS: dict[str, tuple[type[Any], Any]] = {
+    "spec": (methods.Target, SpawnParams(prompt="hi", dir="/d")),
     "spawn": (
         SpawnParams,
         methods.Spawned(runtime_id="rt_1", session_id="", on_event="/e", sentinel_file="/s"),
@@ -53,6 +54,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "ping": lambda client: client.ping(),
     "status": lambda client: client.status(),
     "list": lambda client: client.list(),
+    "spec": lambda client: client.spec("rt_1"),
     "result": lambda client: client.result("rt_1"),
     "history": lambda client: client.history(after_seq=1, limit=2),
     "wait": lambda client: client.wait(until="attention", timeout_seconds=0),

@@ -11,20 +11,21 @@ from trio.testing import MockClock
 from avenor.control.mcp.calls import PROGRESS_SECONDS, SPAWN_SECONDS, UNSEEN_WAIT_SECONDS, Jockey
 from avenor.control.mcp.private import PrivateSupervisor
 from avenor.control.mcp.problems import problem_text
-from avenor.control.mcp.runs import choose, resuming_params
+from avenor.control.mcp.runs import choose
 from avenor.control.mcp.tools import BY_NAME
 from avenor.protocol.errors import (
     BrokenError,
     ConfigError,
     InvalidParams,
     LimitReached,
+    MethodNotFound,
     NoSuchRuntime,
     Refused,
     SpawnError,
     Unsupported,
 )
 from avenor.protocol.snapshot import Snapshot
-from avenor.protocol.spec import Record, RunSpec
+from avenor.protocol.spec import SpawnParams
 from tests.control.mcp_kit import FakeClient
 
 WORKING = Snapshot(run_id="r", runtime_id="rt_1", status="running", phase="working", phase_label="tests")
@@ -137,34 +138,64 @@ def test_a_label_means_the_only_live_run_else_the_newest() -> None:
     assert caught.value.data["candidates"] == ["a", "b"]
 
 
-async def test_resuming_keeps_what_the_run_was_asked_to_do_but_not_its_files(tmp_path: Path) -> None:
-    """What a snapshot does not tell stands in the record beside the log."""
-    spec = RunSpec(prompt_file="/p", dir="/d", backend="acp", agent_command="agent", timeout=60.0, sentinel_file="/s")
-    record = Record(runtime_id="rt_1", run_id="r", spec=spec, prompt="x")
-    (tmp_path / "record.json").write_bytes(msgspec.json.encode(record))
-    ended = Snapshot(run_id="r", runtime_id="rt_1", status="ended", session_id="s", on_event=str(tmp_path / "e.ndjson"))
-    params = await resuming_params(ended, "next", "new")
-    assert (params.agent_command, params.timeout, params.dir) == ("agent", 60.0, "/d")
-    assert (params.prompt, params.prompt_file, params.resume, params.run_id) == ("next", None, "s", "new")
-    assert (params.sentinel_file, params.key) == (None, "new")
+ENDED = Snapshot(run_id="r", runtime_id="rt_1", status="ended", session_id="s", on_event="/elsewhere/e.ndjson")
 
 
-async def test_resuming_does_without_a_record_that_is_another_runs_or_damaged(tmp_path: Path) -> None:
-    """The snapshot tells enough for the usual backends."""
-    ended = Snapshot(run_id="r", runtime_id="rt_1", status="ended", session_id="s", dir="/d", backend="opencode-acp")
-    for content in (b"{", msgspec.json.encode(Record(runtime_id="rt_1", run_id="other", spec=RunSpec(), prompt=""))):
-        (tmp_path / "record.json").write_bytes(content)
-        ended.on_event = str(tmp_path / "e.ndjson")
-        params = await resuming_params(ended, "next", "new")
-        assert (params.dir, params.backend, params.prompt) == ("/d", "opencode-acp", "next")
+async def test_a_follow_up_keeps_what_the_run_was_asked_to_do_but_not_its_files(autojump_clock: MockClock) -> None:
+    """Wherever its log is: the supervisor knows."""
+    client = FakeClient(ENDED)
+    client.specs["rt_1"] = SpawnParams(
+        prompt_file="/p",
+        dir="/d",
+        backend="acp",
+        agent_command="agent",
+        env={"A": "b"},
+        timeout=60.0,
+        mcp_config="/m",
+        on_event="/elsewhere/e.ndjson",
+        sentinel_file="/s",
+        permission_handler="file:/s.perm",
+        parent_id="rt_0",
+        on_crash="resume",
+    )
+    resumed = await call(client, "avenor_follow_up", run_id="r", prompt="next")
+    assert (resumed["runtime_id"], resumed["resumed"]) == ("rt_2", True)
+    run_id = resumed["run_id"]
+    assert client.spawned == [
+        SpawnParams(
+            prompt="next",
+            dir="/d",
+            backend="acp",
+            agent_command="agent",
+            env={"A": "b"},
+            timeout=60.0,
+            on_crash="resume",
+            resume="s",
+            run_id=run_id,
+            key=run_id,
+        )
+    ]
 
 
-async def test_what_has_no_session_to_go_on_with_is_refused() -> None:
+async def test_a_follow_up_is_refused_rather_than_guessed(autojump_clock: MockClock) -> None:
+    """Where the supervisor does not say what the run was asked to do."""
+    client = FakeClient(ENDED)
+    with pytest.raises(MethodNotFound):
+        await call(client, "avenor_follow_up", run_id="r", prompt="next")
+    assert client.spawned == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "word"),
+    [
+        (Snapshot(run_id="r", status="ended", kind="team", session_id="s"), "team"),
+        (Snapshot(run_id="r", status="ended"), "before it had a session"),
+    ],
+)
+async def test_what_has_no_session_to_go_on_with_is_refused(ended: Snapshot, word: str) -> None:
     """A team has many, and a run that never started has none."""
-    with pytest.raises(Unsupported, match="team"):
-        await resuming_params(Snapshot(run_id="r", status="ended", kind="team", session_id="s"), "x", "new")
-    with pytest.raises(Unsupported, match="before it had a session"):
-        await resuming_params(Snapshot(run_id="r", status="ended"), "x", "new")
+    with pytest.raises(Unsupported, match=word):
+        await call(FakeClient(ended), "avenor_follow_up", run_id="r", prompt="x")
 
 
 async def test_a_run_that_has_ended_takes_no_prompts_but_a_follow_up() -> None:

@@ -96,6 +96,24 @@ async def test_an_agent_is_spawned_waited_for_and_followed_up_in_the_same_sessio
         await host.call("shutdown")
 
 
+async def test_a_run_of_another_client_is_followed_up_with_its_settings(place: Place, stable: Stable) -> None:
+    """Although its log is elsewhere."""
+    log = place.work / "events.ndjson"
+    with stable.connect() as client:
+        script = place.script(steps(ASK, RECALL))
+        asked = {"label": "theirs", "prompt": "first task", "script": script, "auto_approve": True}
+        runtime_id = client.spawn(place, **asked, on_event=str(log))["runtime_id"]
+        client.call("wait", runtime_id=runtime_id, until="done")
+        client.call("cancel", runtime_id=runtime_id)
+    logged = log.read_bytes()
+    async with jockey(place, *on(stable)) as host:
+        assert (await host.call("follow_up", run_id="theirs", prompt="second task"))["resumed"] is True
+        result = await host.call("result", run_id="theirs")
+    assert result["status"] == "done"
+    assert "first task" in result["output"]
+    assert log.read_bytes() == logged
+
+
 async def test_a_pending_permission_comes_back_at_once_and_is_answered(place: Place, stable: Stable) -> None:
     """So that a jockey can wait without watching; a host of the older protocol gets the same."""
     async with jockey(place, *on(stable), mode="legacy") as host:

@@ -315,7 +315,7 @@ def test_a_run_has_no_supervisors_methods(place: Place) -> None:
     place.run("--prompt", "x", "--script", place.script(steps({"do": "hang"})), "--control-socket", str(path))
     eventually_sync(lambda: has_server(path), WAIT_SECONDS)  # its file is there a moment before it can be connected to
     with Client(path) as client:
-        for method in ("spawn", "prune", "log_level"):
+        for method in ("spawn", "spec", "prune", "log_level"):
             assert client.refusal(method)["code"] == -32020
         assert client.refusal("prunes")["code"] == -32601
 

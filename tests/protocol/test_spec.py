@@ -200,6 +200,17 @@ def test_spawn_params_hold_the_run_that_the_runtime_acts_on() -> None:
     assert RunSpec(prompt="go", dir="/d", label="x") == params.run_spec()
 
 
+def test_a_record_tells_the_spawn_that_would_make_the_same_run() -> None:
+    """All that was asked for, and what the supervisor has decided of it, but not its key."""
+    spec = RunSpec(prompt="go", dir="/d", env={"A": "b"}, timeout=60.0)
+    record = Record(runtime_id="rt_2", run_id="r", spec=spec, prompt="go", key="k", parent_id="rt_1", on_crash="resume")
+
+    params = record.spawn_params
+
+    assert params.run_spec() == spec
+    assert (params.key, params.parent_id, params.on_crash) == (None, "rt_1", "resume")
+
+
 def test_a_record_of_a_newer_version_loads() -> None:
     """Unknown members of a record are ignored, so that an older supervisor can read it."""
     record = msgspec.json.decode(

@@ -358,6 +358,22 @@ async def test_a_runtime_goes_by_its_label_and_its_run_id_too(tmp_path: Path) ->
         assert (await client.call("status", runtime_id="review"))["runtime_id"] == "rt_2"
 
 
+async def test_what_a_runtime_was_asked_to_do_is_told_after_its_end_too(tmp_path: Path) -> None:
+    """As the params of a spawn of the same run, wherever its log is."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        log = str(tmp_path / "e.ndjson")
+        runtime_id = await stable.spawned(client, label="careful", env={"A": "b"}, on_event=log, auto_approve=True)
+        stable.runtime(runtime_id).end()
+        await client.call("wait", runtime_id=runtime_id, until="done")
+        spec = await client.call("spec", runtime_id="careful")
+        asked = {name: spec[name] for name in ("prompt", "env", "on_event", "auto_approve", "on_crash")}
+        expected = {"prompt": "do it", "env": {"A": "b"}, "on_event": log, "auto_approve": True, "on_crash": "fail"}
+        assert asked == expected
+        again = await client.call("spawn", **{**spec, "wait": "started"})
+        assert again["runtime_id"] == "rt_2"
+
+
 async def test_prune_forgets_what_ended_long_ago(tmp_path: Path) -> None:
     """Directories and list entries go, live runtimes stay, and no id comes back."""
     async with open_stable(tmp_path) as stable:

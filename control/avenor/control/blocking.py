@@ -175,6 +175,10 @@ class Client:
         """The snapshots of all runtimes."""
         return self.call("list", NoParams(), builtins.list[Snapshot])
 
+    def spec(self, runtime_id: str | None = None) -> SpawnParams:
+        """What a runtime was asked to do: the params of a spawn of the same run."""
+        return self.call("spec", Target(runtime_id=runtime_id), SpawnParams)
+
     def result(self, runtime_id: str | None = None) -> RunResult:
         """The final output of the last turn, complete."""
         return self.call("result", Target(runtime_id=runtime_id), RunResult)

@@ -111,6 +111,10 @@ class Client:
         """The snapshots of all runtimes."""
         return await self.call("list", NoParams(), builtins.list[Snapshot])
 
+    async def spec(self, runtime_id: str | None = None) -> SpawnParams:
+        """What a runtime was asked to do: the params of a spawn of the same run."""
+        return await self.call("spec", Target(runtime_id=runtime_id), SpawnParams)
+
     async def result(self, runtime_id: str | None = None) -> RunResult:
         """The final output of the last turn, complete."""
         return await self.call("result", Target(runtime_id=runtime_id), RunResult)

@@ -18,6 +18,7 @@ METHODS: Final[dict[str, tuple[Any, Any]]] = {
     "ping": (methods.NoParams, methods.Pong),
     "status": (methods.Target, Snapshot),
     "list": (methods.NoParams, list[Snapshot]),
+    "spec": (methods.Target, SpawnParams),
     "result": (methods.Target, methods.RunResult),
     "history": (methods.HistoryParams, methods.History),
     "subscribe": (methods.SubscribeParams, methods.Subscribed),

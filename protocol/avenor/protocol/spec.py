@@ -160,6 +160,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return "loop" if isinstance(self.config, ResolvedLoop) else "team"
 
     @property
+    def spawn_params(self) -> SpawnParams:
+        """What a spawn of the same run, as a child of the same parent, would ask for."""
+        members = {name: getattr(self.spec, name) for name in RunSpec.__struct_fields__}
+        return SpawnParams(**members, parent_id=self.parent_id, on_crash=self.on_crash)
+
+    @property
     def backend(self) -> str:
         """What the run is said to run on: of a manifest, in which nobody has the spec's, those of all members."""
         if isinstance(self.config, ResolvedManifest):

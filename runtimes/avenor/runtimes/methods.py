@@ -35,7 +35,7 @@ from avenor.runtimes.ownership import Client
 
 _SOURCE: Final = "control"
 # What a client may take for a method of this socket, because it is one of the other kind.
-_SUPERVISORS_ONLY: Final = ("spawn", "prune", "log_level")
+_SUPERVISORS_ONLY: Final = ("spawn", "spec", "prune", "log_level")
 _Answer = TypeVar("_Answer")
 
 

@@ -12,6 +12,7 @@ from avenor.control.rpc import Call, MethodTable, add_ping
 from avenor.control.subscriptions import add_subscriptions
 from avenor.host.identity import process_id
 from avenor.protocol.methods import LogLevelParams, LogLevelSet, NoParams, Pong, ShutdownParams, ShuttingDown, Target
+from avenor.protocol.spec import SpawnParams
 from avenor.stable.logs import log_level, set_log_level
 from avenor.stable.registry import Registry
 from avenor.stable.runtime import Runtime
@@ -37,7 +38,11 @@ def make_methods(registry: Registry, spawner: Spawner, shutdown: Shutdown, *, ve
         shutdown.request(params.mode, "shutdown")
         return ShuttingDown()
 
+    def spec(_call: Call, params: Target) -> SpawnParams:
+        return registry.resolve(params.runtime_id).record.spawn_params
+
     table.add("spawn", _RAW, spawn)
+    table.add("spec", Target, spec)
     table.add("log_level", LogLevelParams, _log_level)
     table.add("shutdown", ShutdownParams, stop)
     return table

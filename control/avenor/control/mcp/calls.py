@@ -13,7 +13,7 @@ from avenor.control.client import Client
 from avenor.control.mcp import tools, views
 from avenor.control.mcp.link import Link
 from avenor.control.mcp.looking import events_after, inspect, recent_events
-from avenor.control.mcp.runs import choose, resuming_params
+from avenor.control.mcp.runs import check_resumable, choose, resuming_params
 from avenor.protocol.durations import parse_duration
 from avenor.protocol.errors import InvalidParams, NoPendingPermission, Refused
 from avenor.protocol.snapshot import Snapshot
@@ -145,8 +145,10 @@ class Jockey:
     async def _follow_up(self, params: tools.FollowUpArguments) -> views.FollowedUp:
         snapshot = await self._find(params.run_id)
         if snapshot.status == "ended":
+            check_resumable(snapshot)
+            spec = await self._link.ask(lambda client: client.spec(snapshot.runtime_id))
             run_id = uuid.uuid4().hex
-            started = await self._start(await resuming_params(snapshot, params.prompt, run_id, self._parent_id))
+            started = await self._start(resuming_params(snapshot, spec, params.prompt, run_id, self._parent_id))
             return views.FollowedUp(
                 run_id=started.run_id, runtime_id=started.runtime_id, label=started.label, resumed=True
             )
