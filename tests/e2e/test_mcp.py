@@ -355,6 +355,22 @@ async def test_a_host_that_goes_away_during_a_wait_ends_the_server_and_not_the_r
         assert operator.call("status", runtime_id="hangs")["status"] == "running"
 
 
+async def test_every_call_on_standard_input_is_answered_whatever_its_text(place: Place, stable: Stable) -> None:
+    """Half of an emoji is mended, and what is no JSON is refused."""
+    params = {"name": "avenor_status", "arguments": {"run_id": "\ud83d"}}
+    said = [json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}), "{", ""]
+    with talking_server(place, *on(stable)) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write("\n".join(said).encode())
+        server.stdin.flush()
+        lines = [await trio.to_thread.run_sync(server.stdout.readline) for _ in range(2)]
+        server.stdin.close()
+    answers = {answer["id"]: answer for answer in map(json.loads, lines)}
+    assert answers.keys() == {1, None}
+    assert answers[None]["error"]["code"] == -32700
+
+
 async def test_a_server_without_a_supervisor_says_so(place: Place) -> None:
     """With --no-autostart nothing is started, and the tools are there all the same."""
     async with jockey(place, "--supervisor-socket", str(place.path / "none.sock"), "--no-autostart") as host:

@@ -33,7 +33,7 @@ def mcp(words: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     open_missing_streams()
     try:
-        from avenor.control.mcp.server import serve_stdio
+        from avenor.control.mcp.stdio import serve_stdio
     except ModuleNotFoundError as error:
         complain(f"avenor mcp: the MCP SDK is not installed ({error.name}); pip install 'avenor[mcp]'")
         return 1

@@ -10,10 +10,8 @@ from typing import Any, Final
 import mcp_types as types
 import msgspec
 import structlog
-import trio
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 from avenor.control.mcp import resources
@@ -27,16 +25,6 @@ from avenor.protocol.errors import AvenorError
 _logger = structlog.get_logger()
 
 Context = ServerRequestContext[Any, Any]
-
-
-def serve_stdio(options: Options) -> None:
-    """Be an MCP server on standard input and output, until the host closes them."""
-    trio.run(_serve_stdio, options, strict_exception_groups=True)
-
-
-async def _serve_stdio(options: Options) -> None:
-    async with open_server(options) as server, stdio_server() as (reading, writing):
-        await server.run(reading, writing, server.create_initialization_options())
 
 
 @asynccontextmanager
