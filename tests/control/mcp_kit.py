@@ -8,8 +8,8 @@ import trio
 
 from avenor.control.client import Client
 from avenor.control.mcp.link import Link
-from avenor.protocol.errors import MethodNotFound
-from avenor.protocol.methods import History, RunResult
+from avenor.protocol.errors import MethodNotFound, NoSuchRuntime
+from avenor.protocol.methods import History, RunResult, Spawned
 from avenor.protocol.snapshot import Snapshot
 from avenor.protocol.spec import SpawnParams
 
@@ -24,6 +24,8 @@ class FakeClient:
         self.log = log or []
         self.specs: dict[str | None, SpawnParams] = {}
         self.spawned: list[SpawnParams] = []
+        self.session_id: str | None = None
+        self.asked: list[str] = []
         self.page_size = 1_000_000
         self.changed = trio.Event()
         self.history_calls = 0
@@ -31,6 +33,14 @@ class FakeClient:
     async def list(self) -> list[Snapshot]:
         """All of them."""
         return list(self.snapshots)
+
+    async def status(self, name: str | None = None) -> Snapshot:
+        """The first that goes by this name."""
+        self.asked.append("status")
+        for snapshot in self.snapshots:
+            if name in (None, snapshot.run_id, snapshot.runtime_id, snapshot.label):
+                return snapshot
+        raise NoSuchRuntime(f"there is no runtime {name!r}")
 
     async def wait(self, runtime_id: str | None, *, until: str, timeout_seconds: float | None = None) -> Snapshot:
         """Until `changed`, or the time is over."""
@@ -50,12 +60,15 @@ class FakeClient:
             raise MethodNotFound("there is no method 'spec'")
         return self.specs[runtime_id]
 
-    async def spawn(self, params: SpawnParams) -> None:
-        """A run that waits for a place: it is known, and nobody is told."""
+    async def spawn(self, params: SpawnParams) -> Spawned:
+        """A run with `session_id`; without one it waits for a place: it is known, and nobody is told."""
+        self.asked.append("spawn")
         self.spawned.append(params)
         run_id, runtime_id = params.run_id or "", f"rt_{len(self.snapshots) + 1}"
         self.snapshots.append(Snapshot(run_id=run_id, runtime_id=runtime_id, label=params.label, status="queued"))
-        await trio.sleep_forever()
+        if self.session_id is None:
+            await trio.sleep_forever()
+        return Spawned(runtime_id=runtime_id, session_id=self.session_id or "", on_event="/e", sentinel_file="/s")
 
     async def history(self, _runtime_id: str | None, *, after_seq: int = 0, limit: int = 64) -> History:
         """From the log, at most `page_size` events at a time."""

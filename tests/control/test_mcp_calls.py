@@ -11,7 +11,6 @@ from trio.testing import MockClock
 from avenor.control.mcp.calls import PROGRESS_SECONDS, SPAWN_SECONDS, UNSEEN_WAIT_SECONDS, Jockey
 from avenor.control.mcp.private import PrivateSupervisor
 from avenor.control.mcp.problems import problem_text
-from avenor.control.mcp.runs import choose
 from avenor.control.mcp.tools import BY_NAME
 from avenor.protocol.errors import (
     BrokenError,
@@ -19,7 +18,6 @@ from avenor.protocol.errors import (
     InvalidParams,
     LimitReached,
     MethodNotFound,
-    NoSuchRuntime,
     Refused,
     SpawnError,
     Unsupported,
@@ -99,6 +97,15 @@ async def test_a_spawn_that_has_to_wait_for_a_place_is_answered_all_the_same(
     assert (await call(client, "avenor_status", run_id="late"))["status"] == "waiting"
 
 
+async def test_a_spawn_is_answered_from_its_own_result(tmp_path: Path) -> None:
+    """Nothing that is asked after it can make an error of a run that has begun."""
+    client = FakeClient()
+    client.session_id = "s"
+    started = await call(client, "avenor_spawn", repo_dir=str(tmp_path), prompt="x", label="early")
+    assert started == {"run_id": client.spawned[0].run_id, "runtime_id": "rt_1", "label": "early"}
+    assert client.asked == ["spawn"]
+
+
 async def test_params_that_models_write_as_text_are_taken() -> None:
     """ "true" for true, "5" for 5."""
     assert not (await call(FakeClient(WORKING), "avenor_result", run_id="r", wait="false"))["ready"]
@@ -117,25 +124,6 @@ async def test_params_that_do_not_fit_are_refused_by_name(arguments: dict[str, A
     """And all that there are is told."""
     with pytest.raises(InvalidParams, match=word):
         await call(FakeClient(WORKING), "avenor_result", **arguments)
-
-
-def snapshots(*each: tuple[str, str, str]) -> list[Snapshot]:
-    """Snapshots of these run ids, labels and statuses, one started after the other."""
-    return [
-        Snapshot(run_id=run_id, runtime_id=f"rt_{n}", label=label, status=status, started_at=n)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        for n, (run_id, label, status) in enumerate(each, 1)
-    ]
-
-
-def test_a_label_means_the_only_live_run_else_the_newest() -> None:
-    """An ended run and its follow-up have the same one."""
-    runs = snapshots(("a", "x", "ended"), ("b", "x", "ended"), ("c", "y", "ended"))
-    assert choose(runs, "x").run_id == "b"
-    assert choose([*runs, *snapshots(("d", "x", "idle"))], "x").run_id == "d"
-    assert choose(runs, "rt_1").run_id == "a"
-    with pytest.raises(NoSuchRuntime) as caught:
-        choose(snapshots(("a", "x", "idle"), ("b", "x", "running")), "x")
-    assert caught.value.data["candidates"] == ["a", "b"]
 
 
 ENDED = Snapshot(run_id="r", runtime_id="rt_1", status="ended", session_id="s", on_event="/elsewhere/e.ndjson")

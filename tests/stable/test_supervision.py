@@ -344,7 +344,7 @@ async def test_without_an_id_the_only_live_runtime_is_meant(tmp_path: Path) -> N
 
 
 async def test_a_runtime_goes_by_its_label_and_its_run_id_too(tmp_path: Path) -> None:
-    """Live ones are meant before ended ones; a name that several have is an error that lists them."""
+    """Live ones are meant before ended ones, of those the newest; a name of several live ones is an error."""
     async with open_stable(tmp_path) as stable:
         client = await stable.connect()
         await stable.spawned(client, label="review", run_id="run_a")
@@ -355,6 +355,8 @@ async def test_a_runtime_goes_by_its_label_and_its_run_id_too(tmp_path: Path) ->
         assert (await client.refusal("status", runtime_id="review"))["data"]["candidates"] == ["rt_1", "rt_2"]
         await client.call("cancel", runtime_id="run_a")
         assert stable.runtime("rt_1").calls[-1][2]["runtime_id"] == "rt_1"
+        assert (await client.call("status", runtime_id="review"))["runtime_id"] == "rt_2"
+        await client.call("cancel", runtime_id="rt_2")
         assert (await client.call("status", runtime_id="review"))["runtime_id"] == "rt_2"
 
 

@@ -285,7 +285,7 @@ AWAIT = Command(
     ),
     exits=(
         (0, "done"),
-        (2, "usage, or several runs have that label"),
+        (2, "usage, or several live runs have that label"),
         (3, "lost: the run's process, the supervisor, or there is no such run"),
         (10, "the run failed"),
         (11, "the run timed out"),

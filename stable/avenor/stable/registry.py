@@ -125,11 +125,14 @@ class Registry:
         self._on_added.append(action)
 
     def _named(self, name: str) -> Runtime:
-        """The runtime with this run id or label; of several, the only live one."""
+        """The runtime with this run id or label; of several, the only live one, else the newest.
+
+        A run that goes on with the session of an ended one has its label.
+        """
         named = [
             runtime for runtime in self._all.values() if name in (runtime.record.run_id, runtime.record.spec.label)
         ]
-        chosen = [runtime for runtime in named if runtime.is_live] or named
+        chosen = [runtime for runtime in named if runtime.is_live] or named[-1:]
         if len(chosen) == 1:
             return chosen[0]
         if not chosen:

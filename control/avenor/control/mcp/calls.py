@@ -13,7 +13,7 @@ from avenor.control.client import Client
 from avenor.control.mcp import tools, views
 from avenor.control.mcp.link import Link
 from avenor.control.mcp.looking import events_after, inspect, recent_events
-from avenor.control.mcp.runs import check_resumable, choose, resuming_params
+from avenor.control.mcp.runs import check_resumable, resuming_params
 from avenor.protocol.durations import parse_duration
 from avenor.protocol.errors import InvalidParams, NoPendingPermission, Refused
 from avenor.protocol.snapshot import Snapshot
@@ -70,14 +70,14 @@ class Jockey:
         return await self._start(SpawnParams(**members, run_id=run_id, key=run_id, parent_id=self._parent_id))
 
     async def _start(self, params: SpawnParams) -> views.Started:
+        run_id = params.run_id or ""
         with trio.move_on_after(SPAWN_SECONDS):
-            await self._link.ask(lambda client: client.spawn(params))
-        snapshot = await self._find(params.run_id or "")
-        return views.Started(run_id=snapshot.run_id, runtime_id=snapshot.runtime_id or "", label=snapshot.label)
+            spawned = await self._link.ask(lambda client: client.spawn(params))
+            return views.Started(run_id=run_id, runtime_id=spawned.runtime_id, label=params.label)
+        snapshot = await self._find(run_id)
+        return views.Started(run_id=run_id, runtime_id=snapshot.runtime_id or "", label=snapshot.label)
 
     async def _status(self, params: tools.StatusArguments) -> views.Run:
-        if params.run_id is None:
-            return views.run_of(await self._link.ask(lambda client: client.status()), params.view)
         return views.run_of(await self._find(params.run_id), params.view)
 
     async def _list(self, params: tools.ListArguments) -> views.Runs:
@@ -187,8 +187,8 @@ class Jockey:
         answer = await self._once(lambda client: client.shutdown(params.mode))
         return views.ShuttingDown(shutting_down=answer.shutting_down)
 
-    async def _find(self, name: str) -> Snapshot:
-        return choose(await self._link.ask(lambda client: client.list()), name)
+    async def _find(self, name: str | None) -> Snapshot:
+        return await self._link.ask(lambda client: client.status(name))
 
     async def _once(self, question: Callable[[Client], Awaitable[T]]) -> T:
         """Asks what must not be asked twice."""

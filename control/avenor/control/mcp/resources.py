@@ -7,7 +7,6 @@ import msgspec
 
 from avenor.control.mcp.link import Link
 from avenor.control.mcp.looking import raw_tail
-from avenor.control.mcp.runs import choose
 from avenor.control.mcp.views import run_of, status_of
 from avenor.protocol.errors import InvalidParams
 
@@ -55,7 +54,7 @@ async def read_resource(link: Link, uri: str) -> tuple[str, str]:
     match = _URI.fullmatch(uri)
     if match is None:
         raise InvalidParams(f"{uri!r} is neither {RUN_TEMPLATE} nor {LOG_TEMPLATE}")
-    snapshot = choose(await link.ask(lambda client: client.list()), match[1])
+    snapshot = await link.ask(lambda client: client.status(match[1]))
     if match[2] is None:
         return msgspec.json.encode(run_of(snapshot, "full")).decode(), JSON_TYPE
     lines = await link.ask(lambda client: raw_tail(client, snapshot, LOG_LIMIT_BYTES))

@@ -1,34 +1,10 @@
-"""Which run is meant, and what it was asked to do."""
+"""How the session of a run that has ended is gone on with."""
 
 import msgspec
 
-from avenor.protocol.errors import NoSuchRuntime, Unsupported
+from avenor.protocol.errors import Unsupported
 from avenor.protocol.snapshot import Snapshot
 from avenor.protocol.spec import SpawnParams
-
-
-def choose(snapshots: list[Snapshot], name: str) -> Snapshot:
-    """The run of this run id, runtime id or label.
-
-    Of several runs with one label the only live one is meant, else the newest: a follow-up of an ended run
-    has its label.
-
-    Raises:
-        NoSuchRuntime: There is none, or several live ones have the label.
-    """
-    for snapshot in snapshots:
-        if name in (snapshot.run_id, snapshot.runtime_id):
-            return snapshot
-    labelled = [snapshot for snapshot in snapshots if snapshot.label == name]
-    live = [snapshot for snapshot in labelled if snapshot.status != "ended"]
-    if len(live) > 1:
-        ids = [snapshot.run_id for snapshot in live]
-        raise NoSuchRuntime(
-            f"{len(ids)} live runs have the label {name!r}: give the run_id of one", data={"candidates": ids}
-        )
-    if not labelled:
-        raise NoSuchRuntime(f"no run has the run_id, runtime_id or label {name!r}")
-    return live[0] if live else max(labelled, key=lambda snapshot: snapshot.started_at or 0)
 
 
 def resuming_params(
