@@ -14,11 +14,12 @@ from avenor.control.debug.app import DebugApp
 from avenor.control.debug.asgi import Message, Response
 from avenor.control.debug.guard import Guard
 from avenor.control.hub import HubSource
+from avenor.control.reading import narrowed
 from avenor.control.rpc import Call, MethodTable
 from avenor.control.server import ControlServer
 from avenor.control.subscriptions import add_subscriptions
 from avenor.protocol.events import RunEnd
-from avenor.protocol.methods import NoParams, Target
+from avenor.protocol.methods import ListParams, Target
 from avenor.protocol.snapshot import Snapshot
 from tests.control.served import FakeHubs, Writer
 
@@ -214,13 +215,14 @@ async def site(
     """
     table = MethodTable()
 
-    def list_all(call: Call, _params: NoParams) -> list[Snapshot]:
+    def list_all(call: Call, params: ListParams) -> list[Snapshot] | list[dict[str, Any]]:
         if listed is not None:
             call.after_answer(listed)
-        return [hub.snapshot() for hub in hubs.all_hubs()]
+        snapshots = [hub.snapshot() for hub in hubs.all_hubs()]
+        return snapshots if params.fields is None else narrowed(snapshots, params.fields)
 
     table.add("status", Target, lambda _call, params: hubs.find(params.runtime_id).snapshot())
-    table.add("list", NoParams, list_all)
+    table.add("list", ListParams, list_all)
     add_subscriptions(table, hubs)
     left: list[str] = []
     server = ControlServer(table, left.append)

@@ -26,13 +26,16 @@ class FakeClient:
         self.spawned: list[SpawnParams] = []
         self.session_id: str | None = None
         self.asked: list[str] = []
+        self.fields: list[str] | None = None
         self.page_size = 1_000_000
         self.changed = trio.Event()
         self.history_calls = 0
 
-    async def list(self) -> list[Snapshot]:
+    async def list(self, fields: list[str] | None = None) -> list[Snapshot]:
         """All of them."""
-        return list(self.snapshots)
+        self.fields = fields
+        names = Snapshot.__struct_fields__ if fields is None else fields
+        return [Snapshot(**{name: getattr(snapshot, name) for name in names}) for snapshot in self.snapshots]
 
     async def status(self, name: str | None = None) -> Snapshot:
         """The first that goes by this name."""

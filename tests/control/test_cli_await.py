@@ -197,18 +197,6 @@ def test_json_is_the_snapshot(
     assert out.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["run_a", "lab", "rt_1"])
-def test_a_runs_own_socket_is_waited_on_by_any_of_its_names(
-    path: str, capfd: pytest.CaptureFixture[str], name: str
-) -> None:
-    """It goes by its runtime id itself, if it has one."""
-    alone = {**LIVE, "runtime_id": None} if name != "rt_1" else LIVE
-    with ScriptedServer(path, {"status": NO_SUCH, "list": [alone], "wait": {**alone, **ended("DONE", "x")}}) as server:
-        assert main(["await", name]) == 0
-    target = {} if alone["runtime_id"] is None else {"runtime_id": "rt_1"}
-    assert server.requests[-1] == ("wait", {**target, "until": "attention"})
-
-
 def test_a_target_that_is_not_there_is_status_3(path: str, capfd: pytest.CaptureFixture[str]) -> None:
     """It is not waited for: a name that was mistyped would be waited for for ever."""
     with ScriptedServer(path, {"status": NO_SUCH, "list": [LIVE]}):
@@ -218,9 +206,10 @@ def test_a_target_that_is_not_there_is_status_3(path: str, capfd: pytest.Capture
     )
 
 
-def test_a_label_of_several_runs_is_status_2(path: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """They are named."""
-    with ScriptedServer(path, {"status": NO_SUCH, "list": [LIVE, {**LIVE, "runtime_id": "rt_2"}]}):
+def test_a_label_of_several_live_runs_is_status_2(path: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The live ones are named."""
+    past = {**LIVE, **ended("DONE", "end_turn"), "runtime_id": "rt_0"}
+    with ScriptedServer(path, {"status": NO_SUCH, "list": [past, LIVE, {**LIVE, "runtime_id": "rt_2"}]}):
         assert main(["await", "lab"]) == 2
     err = capfd.readouterr().err
     assert err == "avenor await: 2 runtimes are called 'lab': name one of them by its id (rt_1, rt_2)\n"

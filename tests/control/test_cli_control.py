@@ -47,6 +47,7 @@ SPAWNED = {"runtime_id": "rt_1", "session_id": "ses_1", "on_event": "/l", "senti
         (["status", "rt_1"], "status", {"runtime_id": "rt_1"}, {"run_id": "ä\n"}, '{"run_id":"ä\\n"}'),
         (["list"], "list", {}, [], "[]"),
         (["list", "--json"], "list", {}, [1], "[1]"),
+        (["list", "--fields", "label,dir"], "list", {"fields": ["label", "dir"]}, [{"label": "x"}], '[{"label":"x"}]'),
         (["cancel"], "cancel", {}, {"ok": True, "left": []}, "cancelled"),
         (["cancel", "rt_1", "--force"], "cancel", {"runtime_id": "rt_1", "force": True}, {"ok": True}, "cancelled"),
         (["cancel", "--json"], "cancel", {}, {"ok": True, "left": []}, '{"ok":true,"left":[]}'),
@@ -398,8 +399,9 @@ def test_the_socket_is_the_flag_else_the_environment_else_the_default(
 
 def test_list_ids_prints_only_the_ids(serve: Serve, capfd: pytest.CaptureFixture[str]) -> None:
     """One a line; a run of its own has only a run id."""
-    serve(list=[{"runtime_id": "rt_1", "run_id": "a"}, {"runtime_id": None, "run_id": "b"}])
+    server = serve(list=[{"runtime_id": "rt_1", "run_id": "a"}, {"runtime_id": None, "run_id": "b"}])
     assert main(["control", "list", "--ids"]) == 0
+    assert server.requests == [("list", {"fields": ["runtime_id", "run_id"]})]
     assert capfd.readouterr().out == "rt_1\nb\n"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from avenor.cli.listing import MEMBERS, render
 from avenor.cli.terminal import Style
 from avenor.cli.top_keys import Keys
 from avenor.cli.top_runs import EVENTS_KEPT, Runs
@@ -98,6 +99,17 @@ def test_a_row_tells_what_a_run_is_at() -> None:
     assert re.split(r"\s{2,}", row) == [
         "rt_1 review", "running", "tests", "working: reading", "9s", "12.3k", "$1.50", "1/3", "1m05s",
     ]  # fmt: skip
+
+
+def test_the_tables_need_no_more_than_what_is_asked_for() -> None:
+    """Of a run that asks and works, and of one that has ended."""
+    asks = PendingPermission(request_id="perm_1", tool="sh", question="Run ls?", options=[], resolver="none")
+    whole = [FULL, snapshot("rt_2", pending_permission=True, permission=asks), snapshot("rt_3", status="ended")]
+    narrow = [{name: run[name] for name in MEMBERS} for run in whole]
+    rows = [table_lines(tree_order(runs), style=PLAIN, columns=200, now_ms=NOW_MS) for runs in (whole, narrow)]
+    assert rows[0] == rows[1]
+    tables = [render(runs, style=PLAIN, columns=200, now_ms=NOW_MS) for runs in (whole, narrow)]
+    assert tables[0] == tables[1]
 
 
 def test_a_run_that_asks_is_not_silent_and_shows_what_it_asks() -> None:
@@ -278,7 +290,7 @@ def test_a_start_an_end_and_a_stranger_ask_for_the_list(news: dict[str, Any]) ->
     talk = Talk()
     talk.start(snapshot("rt_1"))
     talk.event(seq=2, ts=1, **news)
-    assert talk.asked[-1] == ("list", {})
+    assert talk.asked[-1] == ("list", {"fields": list(MEMBERS)})
     talk.answer([snapshot("rt_new")])
     assert list(talk.runs.known) == ["rt_new"]
 

@@ -53,7 +53,7 @@ ANSWERS: dict[str, tuple[type[Any], Any]] = {
 CALLS: dict[str, Callable[[Any], Any]] = {
     "ping": lambda client: client.ping(),
     "status": lambda client: client.status(),
-    "list": lambda client: client.list(),
+    "list": lambda client: client.list(["run_id"]),
     "spec": lambda client: client.spec("rt_1"),
     "result": lambda client: client.result("rt_1"),
     "history": lambda client: client.history(after_seq=1, limit=2),

@@ -14,6 +14,7 @@ from avenor.control.debug.inner import Item
 from avenor.control.debug.sse import AllStream, OneStream
 from avenor.control.hub import SingleHub
 from avenor.protocol.events import MessageChunk
+from avenor.protocol.methods import LINE_LIMIT_BYTES
 from tests.control.debug_kit import HOST, KEY, Event, Fleet, end_run, site
 from tests.control.served import Writer
 
@@ -60,6 +61,20 @@ async def test_the_last_id_counts_more_than_the_address(tmp_path: Path) -> None:
         watcher = await opened.watch("/events?runtime_id=rt_1&after_seq=2", last_id="7")
         assert [event.id for event in await watcher.events(2)] == ["8", "9"]
         assert [event.id for event in await (await opened.watch("/events?after_seq=8")).events(1)] == ["9"]
+
+
+async def test_following_all_needs_no_whole_snapshots(tmp_path: Path) -> None:
+    """With many runs those fit into no answer."""
+    fleet = Fleet(tmp_path)
+    writer = fleet.add()
+    writer.say(2)
+    writer.hub.fold.state.final_output = "x" * LINE_LIMIT_BYTES
+    async with site(fleet.hubs) as opened:
+        watcher = await opened.watch("/events")
+        again = await opened.watch("/events", last_id="1;1:1")
+        writer.say()
+        assert places(await watcher.events(1)) == {"rt_1": [3]}
+        assert places(await again.events(2)) == {"rt_1": [2, 3]}
 
 
 async def test_a_stream_of_one_ends_with_its_run(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from avenor.control.hub import EventHub, HubSource, SingleHub
 from avenor.host.unixsock import bind_listener
 from avenor.protocol.errors import ClosedError, NoSuchRuntime
 from avenor.protocol.events import RunEnd, TurnEnd
+from avenor.protocol.methods import LINE_LIMIT_BYTES
 from tests.control.served import FakeHubs, Served, Writer, serving
 from tests.helpers import eventually
 
@@ -147,6 +148,21 @@ async def test_following_all_goes_on_after_one_has_ended(kind: str, tmp_path: Pa
         await eventually(lambda: reader.found == [("rt_1", 4)])
         two.emit(TurnEnd(stop_reason="end_turn", final_output="x"))
         await eventually(lambda: reader.found == [("rt_1", 4), ("rt_2", 1)])
+        assert reader.close is not None
+        reader.close()
+
+
+@KINDS
+async def test_following_all_needs_no_whole_snapshots(kind: str, tmp_path: Path) -> None:
+    """With many runs those fit into no answer."""
+    writer = Writer(tmp_path, "rt_1")
+    writer.hub.fold.state.final_output = "x" * LINE_LIMIT_BYTES
+    async with serving(tmp_path, FakeHubs(writer.hub)) as served, trio.open_nursery() as nursery:
+        reader = Reader(kind, served.path)
+        nursery.start_soon(reader.read)
+        await eventually(lambda: reader.close is not None)
+        writer.say()
+        await eventually(lambda: reader.found == [("rt_1", 1)])
         assert reader.close is not None
         reader.close()
 

@@ -12,6 +12,7 @@ from avenor.control.mcp.calls import PROGRESS_SECONDS, SPAWN_SECONDS, UNSEEN_WAI
 from avenor.control.mcp.private import PrivateSupervisor
 from avenor.control.mcp.problems import problem_text
 from avenor.control.mcp.tools import BY_NAME
+from avenor.control.mcp.views import run_of
 from avenor.protocol.errors import (
     BrokenError,
     ConfigError,
@@ -104,6 +105,21 @@ async def test_a_spawn_is_answered_from_its_own_result(tmp_path: Path) -> None:
     started = await call(client, "avenor_spawn", repo_dir=str(tmp_path), prompt="x", label="early")
     assert started == {"run_id": client.spawned[0].run_id, "runtime_id": "rt_1", "label": "early"}
     assert client.asked == ["spawn"]
+
+
+async def test_a_list_needs_no_more_of_a_snapshot_than_its_view_shows() -> None:
+    """With many runs whole ones fit into no answer."""
+    option: dict[str, Any] = {"request_id": "p", "tool": "t", "question": "q", "options": [], "resolver": "control"}
+    told = {"run_id": "r", "runtime_id": "rt_1", "label": "l", "kind": "team", "started_at": 1}
+    asking = {**told, "status": "running", "pending_permission": True, "permission": option, "permissions": [option]}
+    ended = {**told, "status": "ended", "outcome": "FAILED", "stop_reason": "zz", "reason": "why", "ended_at": 2}
+    runs = [msgspec.convert({**each, "final_output": "x"}, Snapshot) for each in (asking, ended)]
+    client = FakeClient(*runs)
+    listed = await call(client, "avenor_list")
+    assert listed["runs"] == [msgspec.to_builtins(run_of(run, "lifecycle")) for run in runs]
+    assert client.fields is not None
+    assert "final_output" not in client.fields
+    assert (await call(client, "avenor_list", view="full"))["runs"][0]["output_excerpt"] == "x"
 
 
 async def test_params_that_models_write_as_text_are_taken() -> None:

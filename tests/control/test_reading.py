@@ -40,6 +40,17 @@ async def test_a_server_of_one_run_finds_it_with_and_without_its_id(tmp_path: Pa
         assert (await client.ask("status", {"runtime_id": "rt_2"}))["error"]["data"]["reason"] == "no_such_runtime"
 
 
+async def test_a_list_can_be_asked_for_some_members_only(tmp_path: Path) -> None:
+    """So that it fits into a line, however many runs there are."""
+    hubs = FakeHubs(Writer(tmp_path, "rt_1").hub, Writer(tmp_path, "rt_2").hub)
+    async with serving(tmp_path, hubs) as served:
+        client = served.client()
+        listed = await client.call("list", {"fields": ["runtime_id", "status"]})
+        assert listed == [{"runtime_id": name, "status": "running"} for name in ("rt_1", "rt_2")]
+        error = (await client.ask("list", {"fields": ["status", "mood"]}))["error"]
+        assert (error["code"], error["data"]["value"]) == (-32602, "mood")
+
+
 @pytest.mark.parametrize("later", [0, 6000])
 async def test_result_is_that_of_the_last_turn_and_complete(later: int, tmp_path: Path) -> None:
     """However long it is, and however much came after it."""

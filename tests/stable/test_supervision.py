@@ -14,7 +14,7 @@ from avenor.host.ladder import StopResult
 from avenor.host.sentinelfile import write_sentinel
 from avenor.protocol.errors import MethodNotFound, SpawnError
 from avenor.protocol.events import EventHead, RunEnd, TurnEnd, TurnStart, encode_event
-from avenor.protocol.methods import RouterReaped
+from avenor.protocol.methods import LINE_LIMIT_BYTES, RouterReaped
 from avenor.protocol.outcomes import Outcome, Status, parse_sentinel
 from avenor.stable import supervision
 from tests.helpers import eventually
@@ -374,6 +374,22 @@ async def test_what_a_runtime_was_asked_to_do_is_told_after_its_end_too(tmp_path
         assert asked == expected
         again = await client.call("spawn", **{**spec, "wait": "started"})
         assert again["runtime_id"] == "rt_2"
+
+
+async def test_a_list_that_fits_into_no_line_is_asked_for_in_part(tmp_path: Path) -> None:
+    """The refusal says how; ids and states of all runs are had all the same."""
+    async with open_stable(tmp_path) as stable:
+        client = await stable.connect()
+        for _ in range(2):
+            runtime_id = await stable.spawned(client)
+            await client.call("wait", runtime_id=runtime_id, until="attention", timeout_ms=0)
+            stable.registry.resolve(runtime_id).state.final_output = "x" * (LINE_LIMIT_BYTES // 2)
+            stable.registry.resolve(runtime_id).revise()
+        refusal = await client.refusal("list")
+        assert refusal["data"]["reason"] == "answer_too_large"
+        assert "`fields`" in refusal["message"]
+        listed = await client.call("list", fields=["runtime_id", "status"])
+        assert listed == [{"runtime_id": name, "status": "running"} for name in ("rt_1", "rt_2")]
 
 
 async def test_prune_forgets_what_ended_long_ago(tmp_path: Path) -> None:

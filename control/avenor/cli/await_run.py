@@ -34,6 +34,8 @@ BUDGET_EXHAUSTED = 14
 PERMISSION_PENDING = 20
 NOT_YET = 124
 
+_NAMES = ("runtime_id", "run_id", "label", "status")
+
 _WORDS = {
     DONE: "done",
     LOST: "lost",
@@ -219,11 +221,9 @@ def _find(connection: Connection, name: str) -> Snapshot:
     except SaidNo as refusal:
         if _reason(refusal) != "no_such_runtime":
             raise
-    # A run's own socket goes by the runtime id only.
-    listed = map(object_in, list_in(json.loads(connection.call("list", {}))))
-    named = [each for each in listed if name in (each["runtime_id"], each["run_id"], each["label"])]
-    if len(named) == 1:
-        return named[0]
+    # Only several that live have one name; those that have ended do not stand in each other's way.
+    listed = map(object_in, list_in(json.loads(connection.call("list", {"fields": _NAMES}))))
+    named = [each for each in listed if name in (each["run_id"], each["label"]) and each["status"] != "ended"]
     if named:
         ids = ", ".join(one_line(str(each["runtime_id"])) for each in named)
         raise GivenUp(f"{len(named)} runtimes are called {name!r}: name one of them by its id ({ids})", USAGE)

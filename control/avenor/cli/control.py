@@ -112,15 +112,18 @@ def _status(asked: Asked) -> int:
 def _list(asked: Asked) -> int:
     if asked.values.switch("ids"):
         return _ids(asked)
-    result = _call(asked, "list", {})
+    fields = asked.values.text("fields")
+    if fields is not None:
+        return _show(asked, _call(asked, "list", {"fields": fields.split(",")}))
     if not asked.terminal:
-        return _show(asked, result)
+        return _show(asked, _call(asked, "list", {}))
     import json
     from time import time
 
-    from avenor.cli.listing import render
+    from avenor.cli.listing import MEMBERS, render
     from avenor.cli.terminal import style_for, width_of
 
+    result = _call(asked, "list", {"fields": MEMBERS})
     write_text(render(json.loads(result), style=style_for(1), columns=width_of(1), now_ms=int(time() * 1000)))
     return 0
 
@@ -129,7 +132,7 @@ def _ids(asked: Asked) -> int:
     import json
 
     with Connection(asked.socket, timeout_seconds=IDS_TIMEOUT_SECONDS) as connection:
-        result = connection.call("list", {})
+        result = connection.call("list", {"fields": ["runtime_id", "run_id"]})
     write_text("".join(f"{snapshot['runtime_id'] or snapshot['run_id']}\n" for snapshot in json.loads(result)))
     return 0
 

@@ -38,8 +38,13 @@ LIST = Command(
     "show every runtime",
     flags=(
         Flag("--ids", SWITCH, "print only the ids, one a line; gives up after a second (for completion and scripts)"),
+        Flag("--fields", TEXT, "of each snapshot only these members, as JSON: names with commas", metavar="NAMES"),
     ),
-    examples=("avenor control list", "avenor control list --json"),
+    examples=(
+        "avenor control list",
+        "avenor control list --json",
+        "avenor control list --fields runtime_id,label,outcome",
+    ),
     prints="on a terminal a table, else a JSON array of snapshots",
     exits=EXITS,
 )

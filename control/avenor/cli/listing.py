@@ -11,6 +11,30 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+# What of a snapshot the tables are made of. It may have much more: the agent's words, for one.
+MEMBERS = (
+    "runtime_id",
+    "run_id",
+    "label",
+    "status",
+    "phase",
+    "phase_label",
+    "phases",
+    "turn_state",
+    "pending_permission",
+    "permission",
+    "permissions",
+    "usage",
+    "retry_attempt",
+    "max_retries",
+    "started_at",
+    "updated_at",
+    "ended_at",
+    "outcome",
+    "exit_code",
+    "parent_id",
+    "latest_seq",
+)
 HEADINGS = ("ID", "STATUS", "ELAPSED", "LABEL", "PHASE", "PERMISSION", "TOKENS")
 # These give way when the terminal is too narrow, the widest first, but not below this.
 _ELASTIC = (3, 4, 5)
@@ -32,7 +56,7 @@ def render(snapshots: list[dict[str, Any]], *, style: Style, columns: int, now_m
     """The table, one line a runtime.
 
     Args:
-        snapshots: As `list` answers them.
+        snapshots: As `list` answers them, with these `MEMBERS` at least.
         style: How to paint.
         columns: The width of the terminal.
         now_ms: Unix milliseconds, for the elapsed times.

@@ -6,6 +6,7 @@ import json
 from time import time
 
 from avenor.cli.commands import TOP
+from avenor.cli.listing import MEMBERS
 from avenor.cli.output import complain, is_terminal, write_text
 from avenor.cli.parsing import parse
 from avenor.cli.refusal import refusal_text
@@ -49,7 +50,7 @@ def top(words: Sequence[str]) -> int:
 
 def _once(path: str) -> int:
     with Connection(path) as connection:
-        snapshots = list(map(object_in, list_in(json.loads(connection.call("list", {})))))
+        snapshots = list(map(object_in, list_in(json.loads(connection.call("list", {"fields": MEMBERS})))))
     columns = width_of(1) if is_terminal(1) else _UNLIMITED_COLUMNS
     lines = table_lines(tree_order(snapshots), style=style_for(1), columns=columns, now_ms=round(time() * 1000))
     write_text("\n".join([*lines, total_line(snapshots)]) + "\n")

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from avenor.cli.listing import MEMBERS
 from avenor.cli.untyped import list_in, object_in
 from avenor.control.stream import Session
 from avenor.protocol.errors import AvenorError
-from avenor.protocol.methods import History, HistoryParams, NoParams, SubscribeParams, Target
+from avenor.protocol.methods import History, HistoryParams, ListParams, SubscribeParams, Target
 from avenor.protocol.snapshot import COUNTED_ONLY
 
 Snapshot = dict[str, Any]
@@ -26,26 +27,6 @@ _TEXT_LIMIT_CHARS: Final = 500
 # As much as the MCP tools give of one event.
 _EVENT_LIMIT_BYTES: Final = 32 * 1024
 _STARTS_AND_ENDS: Final = frozenset({"run.start", "run.end"})
-# All that is shown; a snapshot may have much more, the agent's words for one.
-_SHOWN: Final = (
-    "runtime_id",
-    "run_id",
-    "label",
-    "status",
-    "phase",
-    "phase_label",
-    "turn_state",
-    "pending_permission",
-    "usage",
-    "retry_attempt",
-    "max_retries",
-    "started_at",
-    "updated_at",
-    "ended_at",
-    "outcome",
-    "exit_code",
-    "parent_id",
-)
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -118,7 +99,7 @@ class Runs:
         if self._wants_list:
             self._wants_list = False
             self._stale.clear()
-            return self._ask("list", None, NoParams())
+            return self._ask("list", None, ListParams(fields=list(MEMBERS)))
         if self._wants_history:
             self._wants_history = False
             seq = self.known.get(self._looked_at, {}).get("latest_seq", 0)
@@ -209,7 +190,7 @@ class Runs:
 
 
 def _slim(snapshot: Snapshot) -> Snapshot:
-    kept = {name: snapshot.get(name) for name in _SHOWN}
+    kept = {name: snapshot.get(name) for name in MEMBERS}
     for name in ("label", "phase_label"):
         kept[name] = _short(kept[name])
     phases = map(object_in, list_in(snapshot.get("phases")))

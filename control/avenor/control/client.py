@@ -24,6 +24,7 @@ from avenor.protocol.methods import (
     History,
     HistoryParams,
     InterruptParams,
+    ListParams,
     LogLevel,
     LogLevelParams,
     LogLevelSet,
@@ -107,9 +108,9 @@ class Client:
         """The snapshot of a runtime; without an id of the only live one, as in all methods."""
         return await self.call("status", Target(runtime_id=runtime_id), Snapshot)
 
-    async def list(self) -> "builtins.list[Snapshot]":
-        """The snapshots of all runtimes."""
-        return await self.call("list", NoParams(), builtins.list[Snapshot])
+    async def list(self, fields: "builtins.list[str] | None" = None) -> "builtins.list[Snapshot]":
+        """The snapshots of all runtimes; with `fields` only these members of each, and nothing in the others."""
+        return await self.call("list", ListParams(fields=fields), builtins.list[Snapshot])
 
     async def spec(self, runtime_id: str | None = None) -> SpawnParams:
         """What a runtime was asked to do: the params of a spawn of the same run."""

@@ -6,7 +6,7 @@ They are the same on every socket, and for ended runtimes as for live ones: what
 from collections.abc import Awaitable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -22,7 +22,7 @@ from avenor.protocol.methods import (
     LINE_LIMIT_BYTES,
     History,
     HistoryParams,
-    NoParams,
+    ListParams,
     RunResult,
     Target,
     WaitParams,
@@ -46,11 +46,24 @@ def add_snapshots(table: MethodTable, hubs: HubSource) -> None:
     def status(_call: Call, params: Target) -> Snapshot:
         return hubs.find(params.runtime_id).snapshot()
 
-    def list_all(_call: Call, _params: NoParams) -> list[Snapshot]:
-        return [hub.snapshot() for hub in hubs.all_hubs()]
+    def list_all(_call: Call, params: ListParams) -> list[Snapshot] | list[dict[str, Any]]:
+        snapshots = [hub.snapshot() for hub in hubs.all_hubs()]
+        return snapshots if params.fields is None else narrowed(snapshots, params.fields)
 
     table.add("status", Target, status)
-    table.add("list", NoParams, list_all)
+    table.add("list", ListParams, list_all)
+
+
+def narrowed(snapshots: Iterable[Snapshot], fields: list[str]) -> list[dict[str, Any]]:
+    """These members of each snapshot; valid as long as they are.
+
+    Raises:
+        InvalidParams: A snapshot has no such member.
+    """
+    for name in fields:
+        if name not in Snapshot.__struct_fields__:
+            raise InvalidParams(f"list: a snapshot has no member {name!r}", data={"field": "fields", "value": name})
+    return [{name: getattr(snapshot, name) for name in fields} for snapshot in snapshots]
 
 
 def add_reading(table: MethodTable, hubs: HubSource) -> None:

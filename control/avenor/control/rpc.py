@@ -172,7 +172,7 @@ def encode_answer(request_id: RequestId, outcome: Any) -> bytes:
 def too_large(size: int) -> AvenorError:
     """The refusal of an answer that no line can hold."""
     return Refused(
-        f"the answer has {size} bytes and a line may have {LINE_LIMIT_BYTES}: ask for less",
+        f"the answer has {size} bytes and a line may have {LINE_LIMIT_BYTES}: ask for less, as with `fields` of a list",
         reason="answer_too_large",
     )
 

@@ -13,6 +13,7 @@ from avenor.protocol.framing import LineSplitter, Oversized
 from avenor.protocol.methods import (
     EVENT_PREFIX,
     LINE_LIMIT_BYTES,
+    ListParams,
     NoParams,
     Notice,
     Pong,
@@ -33,7 +34,7 @@ Step = tuple[str, object, Any]
 
 _RUN_END: Final = "run.end"
 _RUN_END_START: Final = b'{"event":"run.end",'
-_LIST: Final[Step] = ("list", NoParams(), list[Snapshot])
+_LIST: Final[Step] = ("list", ListParams(fields=["runtime_id", "status", "latest_seq"]), list[Snapshot])
 
 
 class _Place(msgspec.Struct):

@@ -63,6 +63,12 @@ class Pong(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | UnsetType = UNSET
 
 
+class ListParams(Params, frozen=True, kw_only=True):
+    """`list`: with `fields` only these members of each snapshot, so that thousands of runs fit into an answer."""
+
+    fields: list[str] | None = None
+
+
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """`result`: of the last turn, complete; both None before the first has ended."""
 

@@ -17,7 +17,7 @@ from avenor.protocol.spec import SpawnParams
 METHODS: Final[dict[str, tuple[Any, Any]]] = {
     "ping": (methods.NoParams, methods.Pong),
     "status": (methods.Target, Snapshot),
-    "list": (methods.NoParams, list[Snapshot]),
+    "list": (methods.ListParams, list[Snapshot]),
     "spec": (methods.Target, SpawnParams),
     "result": (methods.Target, methods.RunResult),
     "history": (methods.HistoryParams, methods.History),

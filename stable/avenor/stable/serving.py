@@ -3,15 +3,24 @@
 import os
 import time
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 
-from avenor.control.reading import add_reading
+from avenor.control.reading import add_reading, narrowed
 from avenor.control.rpc import Call, MethodTable, add_ping
 from avenor.control.subscriptions import add_subscriptions
 from avenor.host.identity import process_id
-from avenor.protocol.methods import LogLevelParams, LogLevelSet, NoParams, Pong, ShutdownParams, ShuttingDown, Target
+from avenor.protocol.methods import (
+    ListParams,
+    LogLevelParams,
+    LogLevelSet,
+    NoParams,
+    Pong,
+    ShutdownParams,
+    ShuttingDown,
+    Target,
+)
 from avenor.protocol.spec import SpawnParams
 from avenor.stable.logs import log_level, set_log_level
 from avenor.stable.registry import Registry
@@ -58,11 +67,14 @@ def _add_snapshots(table: MethodTable, registry: Registry) -> None:
     def status(_call: Call, params: Target) -> msgspec.Raw:
         return msgspec.Raw(registry.resolve(params.runtime_id).encoded_snapshot(_now_ms()))
 
-    def list_all(_call: Call, _params: NoParams) -> msgspec.Raw:
-        return msgspec.Raw(encode_list(registry, _now_ms()))
+    def list_all(_call: Call, params: ListParams) -> msgspec.Raw | list[dict[str, Any]]:
+        now_ms = _now_ms()
+        if params.fields is None:
+            return msgspec.Raw(encode_list(registry, now_ms))
+        return narrowed([runtime.hub.fold.snapshot(now_ms) for runtime in registry], params.fields)
 
     table.add("status", Target, status)
-    table.add("list", NoParams, list_all)
+    table.add("list", ListParams, list_all)
 
 
 def encode_list(runtimes: Registry | list[Runtime], now_ms: int) -> bytes:

@@ -15,7 +15,7 @@ from avenor.control.debug.cursors import Cursors, Standing
 from avenor.control.debug.inner import Connect, Inner, Item
 from avenor.control.debug.refusals import bad_request
 from avenor.protocol.errors import LimitReached
-from avenor.protocol.methods import NoParams, Subscribed, SubscribeParams, Target
+from avenor.protocol.methods import ListParams, Subscribed, SubscribeParams, Target
 
 CONTENT_TYPE: Final = "text/event-stream"
 # Browsers choose 3 s by themselves, which is long for somebody who looks on.
@@ -26,6 +26,7 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 _RUN_END: Final = b'{"event":"run.end",'
 # Each costs a member of one batch, of which a control server takes a thousand.
 _MISSING_LIMIT: Final = 900
+_STANDINGS: Final = ListParams(fields=list(Standing.__struct_fields__))
 
 
 class _Head(msgspec.Struct):
@@ -207,7 +208,7 @@ async def _open_all(cursors: Cursors | None, inner: Inner) -> AllStream | None:
     """The stream of all runtimes; None if the first events of one were missed, which `cursors` know of now."""
     hello = _HELLO if cursors is None else _HELLO + await _subscribe_missing(inner, cursors)
     subscribe = ("subscribe", SubscribeParams(on_lag="disk"))
-    _, listed = await inner.call_at_once(subscribe, ("list", NoParams()))
+    _, listed = await inner.call_at_once(subscribe, ("list", _STANDINGS))
     standings = _decode_standings(listed)
     if cursors is None:
         return AllStream(hello, Cursors.at_end(standings))
@@ -216,7 +217,7 @@ async def _open_all(cursors: Cursors | None, inner: Inner) -> AllStream | None:
 
 async def _subscribe_missing(inner: Inner, cursors: Cursors) -> bytes:
     """Subscribes to each runtime that has events which were not had; the notices of those that begin anew."""
-    missing = cursors.meet(_decode_standings(await inner.call("list", NoParams())))
+    missing = cursors.meet(_decode_standings(await inner.call("list", _STANDINGS)))
     if len(missing) > _MISSING_LIMIT:
         raise LimitReached(
             f"{len(missing)} runtimes have events that were not had, and {_MISSING_LIMIT} can be caught up with: "

@@ -81,7 +81,8 @@ class Jockey:
         return views.run_of(await self._find(params.run_id), params.view)
 
     async def _list(self, params: tools.ListArguments) -> views.Runs:
-        snapshots = await self._link.ask(lambda client: client.list())
+        fields = None if params.view == "full" else list(views.LIFECYCLE)
+        snapshots = await self._link.ask(lambda client: client.list(fields))
         snapshots.sort(key=lambda snapshot: snapshot.started_at or float("inf"))
         return views.Runs(runs=[views.run_of(snapshot, params.view) for snapshot in snapshots])
 

@@ -7,7 +7,7 @@ import msgspec
 
 from avenor.control.mcp.link import Link
 from avenor.control.mcp.looking import raw_tail
-from avenor.control.mcp.views import run_of, status_of
+from avenor.control.mcp.views import LIFECYCLE, run_of, status_of
 from avenor.protocol.errors import InvalidParams
 
 # A log is for reading what happened lately; the file has all of it.
@@ -31,7 +31,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_resources(link: Link) -> list[Resource]:
     """Two for each run, the newest first."""
-    snapshots = await link.ask(lambda client: client.list())
+    snapshots = await link.ask(lambda client: client.list(list(LIFECYCLE)))
     snapshots.sort(key=lambda snapshot: snapshot.started_at or float("inf"), reverse=True)
     found: list[Resource] = []
     for snapshot in snapshots:

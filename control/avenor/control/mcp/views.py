@@ -18,6 +18,23 @@ _OUTCOMES: Final[dict[str, Status]] = {
     "BLOCKED": "blocked",
 }
 
+# What of a snapshot the view `lifecycle` and the resources are made of.
+LIFECYCLE: Final = (
+    "run_id",
+    "runtime_id",
+    "label",
+    "kind",
+    "dir",
+    "status",
+    "outcome",
+    "stop_reason",
+    "reason",
+    "started_at",
+    "ended_at",
+    "pending_permission",
+    "permission",
+)
+
 OptText = str | UnsetType
 OptNumber = int | UnsetType
 
