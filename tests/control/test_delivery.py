@@ -300,6 +300,33 @@ async def test_a_subscriber_that_stalls_loses_the_oldest_and_is_told_how_many(tm
         assert await slow.seqs(total + 1) == [total + 1]
 
 
+async def test_what_a_stalled_subscriber_lost_comes_once_however_often_it_replays(tmp_path: Path) -> None:
+    """Also when one replay begins amid another, and when it stalls again afterwards."""
+    writer = Writer(tmp_path)
+    async with serving(tmp_path, FakeHubs(writer.hub)) as served:
+        client = served.client()
+        await client.call("subscribe")
+        found: list[int] = []
+        for start in (0, 6001):
+            for _ in range(60):
+                writer.say(100, size=500)
+                await trio.lowlevel.checkpoint()
+            live, dropped = await read_until(client, start + 6000)
+            assert dropped > 1000
+            found += live
+            await client.send(b"".join(request(number, "subscribe", {"replay": True}) for number in range(3)))
+            answers = 0
+            while found[-1] != start + 6001:
+                line = await client.line()
+                if "method" in line:
+                    found.append(line["params"]["seq"])
+                    continue
+                answers += 1
+                if answers == 3:
+                    writer.say()
+        assert sorted(found) == list(range(1, 12_003))
+
+
 async def test_a_few_huge_events_count_by_their_bytes(tmp_path: Path) -> None:
     """Fewer than 256 events, but more than 4 MiB."""
     writer = Writer(tmp_path)

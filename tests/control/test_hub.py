@@ -207,6 +207,18 @@ def test_what_one_subscription_lost_another_may_still_want() -> None:
     assert [seq for seq in range(1, 13) if interests.wants(seq, "x")] == [4, 5, 6, 11, 12]
 
 
+def test_what_was_lost_is_owed_once() -> None:
+    """As far as a replay went; of what it did not reach another brings the rest."""
+    interests = Interests()
+    interests.add("a", Interest(None, 0, is_lossless=False))
+    for seq in (2, 3, 5, 6, 7, 8):
+        interests.lost(seq, seq)
+    interests.went_back(10)
+    interests.caught_up(2, 6)
+    interests.add("b", Interest(None, 0, is_lossless=True))
+    assert [seq for seq in range(1, 13) if interests.wants(seq, "x")] == [2, 7, 8, 11, 12]
+
+
 def test_gaps_beyond_a_bound_are_joined() -> None:
     """Rather repeat an old event than keep an endless list, or lose one."""
     interests = Interests()

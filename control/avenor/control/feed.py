@@ -63,6 +63,7 @@ class Feed:
         self._outbox = outbox
         self._cursor = start
         self._is_replaying = start < hub.latest_seq
+        self._replays_from = start
         self._log_offset = 0
         self._dropped = 0
         # Wanted by a filter, gone from the ring, not sent yet: (seq, name, line).
@@ -156,7 +157,7 @@ class Feed:
         return self._is_replaying or self.interests.is_lossless
 
     def _nothing_left(self) -> Chunk | Need:
-        self._is_replaying = False
+        self._end_replay()
         self._hub.pieces.closed(self)
         if self._dropped:
             return self._told(Chunk(b"", 0, self._cursor))
@@ -209,10 +210,16 @@ class Feed:
         return chunk._replace(data=encode_notification("notice", lagged) + chunk.data)
 
     def _go_back(self, start: int) -> None:
+        self._end_replay()
         looked_at = self._kept[0][0] - 1 if self._kept else self._cursor
         self._kept.clear()
         self._kept_bytes = 0
         self.interests.went_back(looked_at)
-        self._cursor = start
+        self._cursor = self._replays_from = start
         self._log_offset = 0
         self._is_replaying = True
+
+    def _end_replay(self) -> None:
+        if self._is_replaying:
+            self._is_replaying = False
+            self.interests.caught_up(self._replays_from, self._cursor)

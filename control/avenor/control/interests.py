@@ -74,6 +74,15 @@ class Interests:
         if len(self._gaps) > _GAP_LIMIT:
             self._gaps[:2] = [(self._gaps[0][0], self._gaps[1][1])]
 
+    def caught_up(self, start: int, end: int) -> None:
+        """Notes that of what was lost nothing is owed any more between two cursors: all that was wanted was sent."""
+        self._gaps = [
+            (first, last)
+            for gap in self._gaps
+            for first, last in ((gap[0], min(gap[1], start)), (max(gap[0], end + 1), gap[1]))
+            if first <= last
+        ]
+
     def takes_all_after(self, seq: int) -> bool:
         """Whether every later event is wanted and new."""
         return seq >= self._plain_from
