@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from avenor.control import blocking
+from avenor.control import blocking, stream, subscriptions
 from avenor.control.client import EventStream, open_client
 from avenor.control.hub import EventHub, HubSource, SingleHub
 from avenor.host.unixsock import bind_listener
@@ -396,3 +396,58 @@ async def test_following_all_takes_in_what_began_while_it_connected_again(kind: 
         assert reader.close is not None
         reader.close()
         await served.server.close()
+
+
+@KINDS
+async def test_following_some_events_of_all_goes_on_past_any_number_of_ended_runs(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those are not asked for again, although their last event was none of them."""
+    limit_subscriptions(monkeypatch, 3)
+    live = Writer(tmp_path, "rt_9")
+    hubs = FakeHubs(*(ended_run(tmp_path, f"rt_{number}").hub for number in range(5)), live.hub)
+    async with serving(tmp_path, hubs) as served, trio.open_nursery() as nursery:
+        reader = Reader(kind, served.path, replay=True, events=["turn.end"])
+        nursery.start_soon(reader.read)
+        live.emit(TurnEnd(stop_reason="end_turn"))
+        await eventually(lambda: len(reader.found) == 6)
+        await served.server.close()
+        await nursery.start(served.server.serve, served.listener)
+        live.emit(TurnEnd(stop_reason="end_turn"))
+        await eventually(lambda: reader.found[-1] == ("rt_9", 2))
+        assert len(reader.found) == 7
+        assert reader.close is not None
+        reader.close()
+        await served.server.close()
+
+
+@KINDS
+async def test_following_all_goes_on_although_too_many_have_begun_to_name_each(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each event comes once all the same."""
+    limit_subscriptions(monkeypatch, 3)
+    hubs = FakeHubs(ended_run(tmp_path, "rt_0").hub)
+    async with serving(tmp_path, hubs) as served, trio.open_nursery() as nursery:
+        reader = Reader(kind, served.path, replay=True)
+        nursery.start_soon(reader.read)
+        await eventually(lambda: len(reader.found) == 5)
+        await served.server.close()
+        for number in range(1, 5):
+            hubs.add(ended_run(tmp_path, f"rt_{number}").hub)
+        await nursery.start(served.server.serve, served.listener)
+        await eventually(lambda: len(reader.found) == 25)
+        late = Writer(tmp_path, "rt_9")
+        hubs.add(late.hub)
+        late.say()
+        await eventually(lambda: reader.found[-1] == ("rt_9", 1))
+        assert len(set(reader.found)) == len(reader.found) == 26
+        assert reader.close is not None
+        reader.close()
+        await served.server.close()
+
+
+def limit_subscriptions(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """A connection may have no more than these."""
+    monkeypatch.setattr(stream, "SUBSCRIPTION_LIMIT", limit)
+    monkeypatch.setattr(subscriptions, "SUBSCRIPTION_LIMIT", limit)

@@ -13,6 +13,7 @@ from avenor.protocol.framing import LineSplitter, Oversized
 from avenor.protocol.methods import (
     EVENT_PREFIX,
     LINE_LIMIT_BYTES,
+    SUBSCRIPTION_LIMIT,
     ListParams,
     NoParams,
     Notice,
@@ -97,8 +98,8 @@ class Place:
         if place.seq <= self._seen.get(key, 0):
             return False
         self._seen[key] = place.seq
-        if self._is_one and line.startswith(_RUN_END_START):
-            self.has_ended = True
+        if line.startswith(_RUN_END_START):
+            self.has_ended = self._is_one is True
             return self._events is None or _RUN_END in self._events
         return True
 
@@ -128,13 +129,16 @@ class Place:
             return True
         snapshots: list[Snapshot] = yield _LIST
         for snapshot in snapshots:
-            # What begins while nobody is connected is wanted from its first event.
-            self._seen.setdefault(snapshot.runtime_id, snapshot.latest_seq if is_first else 0)
+            # What begins while nobody is connected is wanted from its first event, and so is a log that is another one.
+            seen = self._seen.get(snapshot.runtime_id, snapshot.latest_seq if is_first else 0)
+            self._seen[snapshot.runtime_id] = seen if seen <= snapshot.latest_seq else 0
         followed = [one.runtime_id for one in snapshots if one.status != "ended" or self._is_behind(one)]
+        if len(followed) >= SUBSCRIPTION_LIMIT:
+            # Too many to name: everything comes again, and `accept` leaves out what was had.
+            yield "subscribe", self._params(None, None, replay=True), Subscribed
+            return True
         for key in followed:
-            answer: Subscribed = yield "subscribe", self._params(key, self._seen[key]), Subscribed
-            if answer.reset is True:
-                self._seen[key] = 0
+            yield "subscribe", self._params(key, self._seen[key]), Subscribed
         yield "subscribe", self._params(None, None), Subscribed
         if is_first:
             return True
@@ -147,8 +151,9 @@ class Place:
 
     def _params(self, runtime_id: str | None, after_seq: int | None, replay: bool = False) -> SubscribeParams:
         events = self._events
-        if events is not None and self._is_one:
-            events = [*events, _RUN_END]  # it is not given out, but ends the stream
+        if events is not None:
+            # It is not given out, but ends the stream of one run, and of all tells which need no more looking at.
+            events = [*events, _RUN_END]
         return SubscribeParams(
             runtime_id=runtime_id,
             after_seq=after_seq,

@@ -1,7 +1,6 @@
 """`subscribe` and `unsubscribe`: which connection gets which events."""
 
 from functools import partial
-from typing import Final
 
 from msgspec import UNSET
 
@@ -11,10 +10,7 @@ from avenor.control.hub import EventHub, HubSource
 from avenor.control.interests import Interest
 from avenor.control.rpc import Call, MethodTable
 from avenor.protocol.errors import InvalidParams, LimitReached, Refused
-from avenor.protocol.methods import Ok, Subscribed, SubscribeParams, UnsubscribeParams
-
-# Each costs a look at the events that it is for; more than anybody has a use for.
-SUBSCRIPTION_LIMIT: Final = 1024
+from avenor.protocol.methods import SUBSCRIPTION_LIMIT, Ok, Subscribed, SubscribeParams, UnsubscribeParams
 
 
 def add_subscriptions(table: MethodTable, hubs: HubSource) -> None:

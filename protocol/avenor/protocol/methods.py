@@ -14,6 +14,9 @@ from avenor.protocol.snapshot import Snapshot
 # fill the supervisor's memory. gRPC's and containerd's defaults for one message are of the same order (4 to 16 MiB).
 LINE_LIMIT_BYTES: Final = 16 * 1024 * 1024
 
+# Each costs a look at the events that it is for; more than anybody has a use for.
+SUBSCRIPTION_LIMIT: Final = 1024
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 EVENT_PREFIX: Final = b'{"jsonrpc":"2.0","method":"event","params":'
