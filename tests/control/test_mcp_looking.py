@@ -101,6 +101,27 @@ def test_a_digest_begins_with_the_last_prompt_and_merges_tool_calls() -> None:
     assert (len(speaker.plan), len(speaker.plan[0]["content"])) == (50, 200)
 
 
+@pytest.mark.parametrize(
+    ("entries", "plan"),
+    [
+        (["first step", 2], [{"content": "first step"}, {"content": "2"}]),
+        ({"first": "step"}, msgspec.UNSET),
+        (None, msgspec.UNSET),
+    ],
+)
+def test_a_digest_takes_what_it_can_of_a_plan_of_another_shape(entries: Any, plan: Any) -> None:
+    """An agent's payload is passed on as it came."""
+    (speaker,) = digest(events(chunk("text"), {"event": "session.plan", "entries": entries}))
+    assert (speaker.text, speaker.plan) == ("text", plan)
+
+
+@pytest.mark.parametrize("content", [[{"type": "text", "text": "q"}], "q", None, {"type": "image"}])
+def test_a_digest_leaves_content_out_that_has_no_text(content: Any) -> None:
+    """And goes on behind it."""
+    (speaker,) = digest(events(chunk("a"), {"event": "agent.message_chunk", "content": content}, chunk("b")))
+    assert speaker.text == "ab"
+
+
 def test_a_digest_keeps_parallel_sessions_apart() -> None:
     """Members of a team speak at the same time, and number their tools alike."""
     a = [{**event, "phase": "a"} for event in events(chunk("from a"), tool("1", title="A"), session="sa")]

@@ -102,15 +102,16 @@ def digest(events: Iterable[dict[str, Any]]) -> list[Speaker]:
 
 
 def _fold(speaker: Speaker, tools: dict[tuple[str, str], ToolUse], event: dict[str, Any]) -> None:
-    match event["event"]:
-        case "turn.start":
-            speaker.prompt, speaker.text, speaker.tools = event["text"][:_PROMPT_CHARS], "", []
-        case "agent.message_chunk":
-            speaker.text = (speaker.text + str(event["content"].get("text", "")))[-_TEXT_CHARS:]
-        case "session.plan":
-            speaker.plan = [_plan_entry(entry) for entry in event["entries"][:_PLAN_ENTRIES]]
-        case _:
-            key = (str(speaker.session_id), event["toolCallId"])
+    """Takes what can be shown: content and plans are what the agent has sent, whatever their shape."""
+    match event:
+        case {"event": "turn.start", "text": text}:
+            speaker.prompt, speaker.text, speaker.tools = text[:_PROMPT_CHARS], "", []
+        case {"event": "agent.message_chunk", "content": {"text": text}}:
+            speaker.text = (speaker.text + str(text))[-_TEXT_CHARS:]
+        case {"event": "session.plan", "entries": [*entries]}:
+            speaker.plan = [_plan_entry(entry) for entry in entries[:_PLAN_ENTRIES]]
+        case {"toolCallId": call_id}:
+            key = (str(speaker.session_id), call_id)
             use = tools.get(key)
             if use is None:
                 use = tools[key] = ToolUse(title="", kind="other", status="pending")
@@ -118,11 +119,14 @@ def _fold(speaker: Speaker, tools: dict[tuple[str, str], ToolUse], event: dict[s
             use.title = str(event.get("title") or use.title)[:_TITLE_CHARS]
             use.kind = event.get("kind") or use.kind
             use.status = event.get("status") or use.status
+        case _:
+            pass
 
 
-def _plan_entry(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry as ACP has it: content, priority and status, all texts."""
-    return {name: str(value)[:_TITLE_CHARS] for name, value in entry.items()}
+def _plan_entry(entry: Any) -> dict[str, Any]:
+    """An entry as ACP has it: content, priority and status, all texts. Of another shape it is all content."""
+    members: dict[str, Any] = entry if isinstance(entry, dict) else {"content": entry}  # pyright: ignore[reportUnknownVariableType]
+    return {name: str(value)[:_TITLE_CHARS] for name, value in members.items()}
 
 
 _FOLDED: Final = frozenset({"turn.start", "agent.message_chunk", "session.plan", "tool.call", "tool.call_update"})
