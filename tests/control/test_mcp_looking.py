@@ -43,6 +43,17 @@ async def test_recent_events_are_the_last_of_their_names_in_order(page_size: int
     ]
 
 
+async def test_events_of_a_log_with_a_gap_come_once_and_in_order() -> None:
+    """Some are missing after a full disk."""
+    log = [event for event in events(*({"event": "noise"} for _ in range(3010))) if not 1500 < event["seq"] <= 1600]
+    client, snapshot = run_of(log)
+    snapshot.latest_seq = 3010
+    expected = [event["seq"] for event in log]
+    assert [decode_head(line).seq for line in await raw_tail(client.client, snapshot, 10_000_000)] == expected
+    recent = await recent_events(client.client, snapshot, None, 1500)
+    assert [event["seq"] for event in recent.events] == expected[-1500:]
+
+
 async def test_events_after_one_can_be_read_to_the_end_in_pieces() -> None:
     """`next_after_seq` goes on where the limit was; none is left out, none comes twice."""
     log = events(*({"event": "turn.end" if n % 3 else "noise"} for n in range(1, 11)))

@@ -137,9 +137,11 @@ async def _read(client: Client, snapshot: Snapshot, start: int, end: int) -> lis
     events: list[bytes] = []
     while start < end:
         page = await client.history(snapshot.runtime_id, after_seq=start, limit=end - start)
-        if not page.events:
+        # Where seqs are missing in the log, as after a full disk, so many events go beyond the end.
+        found = [raw for raw in map(bytes, page.events) if _seq(raw) <= end]
+        if not found:
             break
-        events.extend(map(bytes, page.events))
+        events.extend(found)
         start = _seq(events[-1])
     return events
 

@@ -2,6 +2,7 @@
 
 import re
 from typing import Final
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -35,7 +36,7 @@ async def list_resources(link: Link) -> list[Resource]:
     snapshots.sort(key=lambda snapshot: snapshot.started_at or float("inf"), reverse=True)
     found: list[Resource] = []
     for snapshot in snapshots:
-        uri, name = RUN_TEMPLATE.format(run_id=snapshot.run_id), snapshot.label or snapshot.run_id
+        uri, name = RUN_TEMPLATE.format(run_id=quote(snapshot.run_id, safe="")), snapshot.label or snapshot.run_id
         about = f"{snapshot.kind}, {status_of(snapshot)}, in {snapshot.dir}"
         found.append(Resource(uri=uri, name=name, description=f"run: {about}", mime_type=JSON_TYPE))
         found.append(
@@ -54,7 +55,7 @@ async def read_resource(link: Link, uri: str) -> tuple[str, str]:
     match = _URI.fullmatch(uri)
     if match is None:
         raise InvalidParams(f"{uri!r} is neither {RUN_TEMPLATE} nor {LOG_TEMPLATE}")
-    snapshot = await link.ask(lambda client: client.status(match[1]))
+    snapshot = await link.ask(lambda client: client.status(unquote(match[1])))
     if match[2] is None:
         return msgspec.json.encode(run_of(snapshot, "full")).decode(), JSON_TYPE
     lines = await link.ask(lambda client: raw_tail(client, snapshot, LOG_LIMIT_BYTES))
