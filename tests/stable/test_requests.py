@@ -140,6 +140,7 @@ def test_a_refusal_is_told_in_the_sentinel_that_was_named(tmp_path: Path, sentin
     error = AvenorError("no")
     tell_refusal(raw(dir=str(tmp_path), sentinel_file=sentinel, run_id="r1"), error)
     tell_refusal(raw(dir="relative", sentinel_file="run.done"), error)
+    tell_refusal(raw(dir=str(tmp_path), sentinel_file="a\0b"), error)
     tell_refusal(b"[]", error)
     tell_refusal(b"{", error)
     written = [path.name for path in tmp_path.iterdir()]

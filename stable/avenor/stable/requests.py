@@ -91,7 +91,7 @@ def tell_refusal(raw: bytes, error: AvenorError) -> None:
         outcome = Outcome.of("invalid_params", run_id=str(run_id), reason=error.message)
     except (msgspec.DecodeError, KeyError, TypeError, ValueError):
         return
-    if path.is_absolute():
+    if path.is_absolute() and "\0" not in str(path):
         write_sentinel(path, outcome)
 
 
