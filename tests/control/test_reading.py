@@ -51,6 +51,17 @@ async def test_a_list_can_be_asked_for_some_members_only(tmp_path: Path) -> None
         assert (error["code"], error["data"]["value"]) == (-32602, "mood")
 
 
+async def test_a_wait_may_have_any_end(tmp_path: Path) -> None:
+    """Also one in a time that no clock can tell."""
+    writer = Writer(tmp_path)
+    async with serving(tmp_path, FakeHubs(writer.hub)) as served:
+        client = served.client()
+        await client.send(request(1, "wait", {"until": "done", "timeout_ms": 10**400}))
+        await client.call("ping")
+        writer.emit(RunEnd(status="DONE", exit_code=0, stop_reason="end_turn"))
+        assert (await client.line())["result"]["status"] == "ended"
+
+
 @pytest.mark.parametrize("later", [0, 6000])
 async def test_result_is_that_of_the_last_turn_and_complete(later: int, tmp_path: Path) -> None:
     """However long it is, and however much came after it."""

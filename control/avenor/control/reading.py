@@ -34,6 +34,8 @@ from avenor.protocol.snapshot import Snapshot
 HISTORY_LIMIT_BYTES: Final = LINE_LIMIT_BYTES - 64 * 1024
 # A character has up to six bytes in JSON, and a snapshot has more than its output.
 OUTPUT_LIMIT_CHARS: Final = LINE_LIMIT_BYTES // 8
+# Thousands of years; JSON has integers that no float can hold.
+_ENDLESS_MS: Final = 10**15
 _PIECE_BYTES: Final = 256 * 1024
 # The last of these says what a run has come to, so far or at all; of a manifest only its end does.
 _TELL_RESULT: Final = ("turn.end", "avenor.loop.end", "avenor.team.end")
@@ -96,7 +98,7 @@ def _is_reached(state: Snapshot, params: WaitParams) -> bool:
 
 
 async def _wait(hub: EventHub, params: WaitParams) -> Snapshot:
-    timeout_seconds = float("inf") if params.timeout_ms is None else params.timeout_ms / 1000
+    timeout_seconds = float("inf") if params.timeout_ms is None else min(params.timeout_ms, _ENDLESS_MS) / 1000
     with trio.move_on_after(timeout_seconds):
         return await hub.wait_until(lambda state: _is_reached(state, params))
     return hub.snapshot()
