@@ -240,3 +240,5 @@ def test_a_problem_tells_its_facts_once_and_what_to_do() -> None:
     assert "avenor_cancel" in problem_text("avenor_spawn", LimitReached("no place is free"))
     assert "before you repeat it" in problem_text("avenor_prompt", BrokenError("it broke"))
     assert "may succeed later" in problem_text("avenor_spawn", ConfigError("busy", retryable=True))
+    nobody = problem_text("avenor_spawn", BrokenError("nobody is there", reason="no_server"))
+    assert nobody == "avenor_spawn: nobody is there\nThe same call may succeed later."

@@ -8,7 +8,7 @@ import trio
 from avenor.control.client import Client
 from avenor.control.hub import EventHub, SingleHub
 from avenor.control.mcp.link import Link, open_link
-from avenor.protocol.errors import BrokenError, ClosedError, NoSuchRuntime
+from avenor.protocol.errors import BrokenError, ClosedError, NoSuchRuntime, Unavailable
 from avenor.protocol.events import TurnEnd
 from avenor.protocol.snapshot import Snapshot
 from tests.control.served import Writer, serving
@@ -89,6 +89,28 @@ async def test_a_question_that_the_break_cut_short_is_asked_again_only_if_it_may
         await eventually(lambda: came)
     assert isinstance(came[0], Snapshot if again else BrokenError)
     assert len(asked) == (2 if again else 1)
+
+
+async def test_a_server_that_does_not_come_back_is_told_of_as_broken(tmp_path: Path) -> None:
+    """It may have carried out what it was asked, unlike one that was not there to begin with."""
+    reasons: list[str] = []
+
+    async def find() -> str:
+        await trio.lowlevel.checkpoint()
+        return str(tmp_path / "0.sock")
+
+    async def question(client: Client) -> Snapshot:
+        await served.server.close()
+        served.listener.close()
+        return await client.wait(until="done")
+
+    hub = SingleHub(Writer(tmp_path).hub, no_such)
+    async with open_link(find) as link, serving(tmp_path, hub, "0.sock") as served:
+        for _ in range(2):
+            with pytest.raises(Unavailable) as caught:
+                await link.ask(question)
+            reasons.append(caught.value.reason_word)
+    assert reasons == ["broken", "no_server"]
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -50,17 +50,25 @@ class Link:
             again: Whether it may be asked once more, over a new connection, if the first breaks or is closed meanwhile.
 
         Raises:
-            Unavailable: There is no supervisor, or the connection broke. The call may have been carried out.
+            Unavailable: The connection broke, and the call may have been carried out; or, with the reason `no_server`,
+                there is no supervisor, and it was not.
             AvenorError: The supervisor refused.
         """
+        client = await self._connected()
         for _ in range(_TRIES - 1):
-            client = await self._connected()
             try:
                 return await question(client)
             except Unavailable as error:
                 if not again or not await _is_over(client, error):
                     raise
-        return await question(await self._connected())
+                client = await self._connected_again(error)
+        return await question(client)
+
+    async def _connected_again(self, broken: Unavailable) -> Client:
+        try:
+            return await self._connected()
+        except Unavailable as error:
+            raise broken from error  # what is not there now may have carried the call out
 
     async def _connected(self) -> Client:
         async with self._connecting:

@@ -31,7 +31,7 @@ def problem_text(tool: str, error: AvenorError) -> str:
     facts = {name: _shown(value) for name, value in error.data.items() if name not in _SAID and value}
     lines += [f"{name}: {text}" for name, text in facts.items() if text not in error.message]
     lines += [hint for kind, hint in _NEXT if isinstance(error, kind)]
-    if isinstance(error, Unavailable):
+    if isinstance(error, Unavailable) and error.reason_word != "no_server":
         lines.append("The call may have been carried out all the same: look with avenor_list before you repeat it.")
     elif error.retryable and len(lines) == 1:
         lines.append("The same call may succeed later.")
