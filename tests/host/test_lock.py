@@ -1,5 +1,6 @@
 """Locks that live as long as their holder."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -7,12 +8,13 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from avenor.host import lock as lock_module
-from avenor.host.lock import FileLock, is_locked
+from avenor.host.lock import FileLock, is_locked, keep_alone
 
 HOLDER = """
 import sys, subprocess
@@ -139,3 +141,41 @@ def test_a_lock_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic links"):
         FileLock(tmp_path / "link").try_acquire()
+
+
+def test_a_file_that_is_kept_alone_is_refused_to_others_until_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who only has it for a moment is waited for."""
+    path = tmp_path / "log"
+    path.touch()
+    first, second = (os.open(path, os.O_WRONLY) for _ in range(2))
+    keep_alone(first, path)
+
+    def let_go(_seconds: float) -> None:
+        os.close(first)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", let_go)
+        keep_alone(second, path)
+    third = os.open(path, os.O_WRONLY)
+    monkeypatch.setattr(lock_module, "MOMENT_SECONDS", 0.0)
+    with pytest.raises(OSError, match=r"in use by another run.*log"):
+        keep_alone(third, path)
+    os.close(second)
+    os.close(third)
+
+
+def test_what_cannot_be_kept_alone_stays_everybodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices and pipes, and files on a system without locks."""
+    null = [os.open(os.devnull, os.O_WRONLY) for _ in range(2)]
+    for fd in null:
+        keep_alone(fd, os.devnull)
+        os.close(fd)
+
+    def refuse(_fd: int, _kind: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with open(tmp_path / "log", "wb") as file:
+        keep_alone(file.fileno(), tmp_path / "log")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avenor.host import logfile
+from avenor.host.lock import keep_alone
 from avenor.host.logfile import (
     append,
     complete_copy,
@@ -260,6 +261,18 @@ def test_what_is_no_regular_file_gets_nothing(tmp_path: Path) -> None:
     complete_copy(log, pipe)
     complete_copy(log, tmp_path / "gone")
     assert not (tmp_path / "gone").exists()
+
+
+def test_a_copy_that_is_another_runs_by_now_gets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told so that the copy is not gone on with."""
+    monkeypatch.setattr("avenor.host.lock.MOMENT_SECONDS", 0.0)
+    log, copy = tmp_path / "log", tmp_path / "copy"
+    write(log, [event(1)])
+    with open(copy, "wb") as file:
+        keep_alone(file.fileno(), copy)
+        with pytest.raises(OSError, match="in use by another run"):
+            complete_copy(log, copy)
+    assert copy.read_bytes() == b""
 
 
 def test_lines_are_added_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,24 @@
 """The sentinel file."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from avenor.host import sentinelfile
 from avenor.host.lock import FileLock
-from avenor.host.sentinelfile import clear_stale, write_sentinel
+from avenor.host.sentinelfile import Sentinel, clear_stale, remove_sentinel, write_sentinel
 from avenor.protocol.outcomes import Outcome, parse_sentinel
+
+DONE = Outcome.of("end_turn", run_id="r1", session_id="s2")
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the user's state is."""
+    path = tmp_path_factory.mktemp("home") / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(path))
+    return path
 
 
 def test_the_file_tells_the_outcome(tmp_path: Path) -> None:
@@ -15,9 +27,8 @@ def test_the_file_tells_the_outcome(tmp_path: Path) -> None:
     write_sentinel(path, Outcome.of("cancelled", run_id="r1", session_id="s1"))
     assert path.read_bytes() == b"KILLED\nSESSION=s1\nSTOP_REASON=cancelled\nEXIT_CODE=130\nRUN=r1\n"
     assert path.stat().st_mode & 0o777 == 0o600
-    done = Outcome.of("end_turn", run_id="r1", session_id="s2")
-    write_sentinel(path, done)
-    assert parse_sentinel(path.read_text()) == done
+    write_sentinel(path, DONE)
+    assert parse_sentinel(path.read_text()) == DONE
 
 
 def test_values_that_are_no_text_are_written_all_the_same(tmp_path: Path) -> None:
@@ -25,6 +36,45 @@ def test_values_that_are_no_text_are_written_all_the_same(tmp_path: Path) -> Non
     path = tmp_path / "x.done"
     write_sentinel(path, Outcome.of("end_turn", run_id="r1", session_id="a\ud800b"))
     assert "SESSION=a?b" in path.read_text()
+
+
+def test_the_sentinel_of_a_run_that_lives_is_nobody_elses(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither another run nor who tells of one that failed gets it, until it is given up, by whatever way they come."""
+    monkeypatch.setattr(sentinelfile, "MOMENT_SECONDS", 0.0)
+    (tmp_path / "link").symlink_to(tmp_path)
+    path = tmp_path / "x.done"
+    path.write_text("of the run that lives")
+    sentinel = Sentinel(path)
+    sentinel.keep()
+    sentinel.keep()
+    refused = partial(pytest.raises, OSError, match=r"in use by another run.*x\.done")
+    with refused():
+        Sentinel(tmp_path / "link" / "x.done").keep()
+    with refused():
+        write_sentinel(path, DONE)
+    with refused():
+        remove_sentinel(path)
+    assert path.read_text() == "of the run that lives"
+    sentinel.give_up()
+    sentinel.give_up()
+    write_sentinel(path, DONE)
+    assert parse_sentinel(path.read_text()) == DONE
+    remove_sentinel(path)
+    assert not path.exists()
+    assert list(state.rglob("sentinels/*")) == []
+
+
+def test_no_lock_is_made_where_none_can_be_or_none_is_needed(tmp_path: Path, state: Path) -> None:
+    """A state that cannot be written to keeps no run from its sentinel; a run's own directory is locked already."""
+    Sentinel(tmp_path / "sentinel.env", is_private=True).keep()
+    assert not state.exists()
+    state.touch()
+    for _ in range(2):
+        Sentinel(tmp_path / "x.done").keep()
+    write_sentinel(tmp_path / "x.done", DONE)
+    assert (tmp_path / "x.done").exists()
 
 
 def test_a_new_run_finds_nothing_of_the_last_one(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from avenor.host.ladder import Graces, StopResult
+from avenor.host.sentinelfile import Sentinel
 from avenor.protocol.errors import ConfigError
 from avenor.protocol.events import AnyEvent, Event, ToolCall, ToolCallUpdate
 from avenor.protocol.manifest.authority import Capabilities, Grant, WriteGrant
@@ -557,7 +558,7 @@ class ManifestRig:
                 open_params=_params,
                 scratch=str(self.directory),
                 sweep=_sweep,
-                sentinel_path=str(self.directory / "done.env"),
+                sentinel=Sentinel(self.directory / "done.env", is_private=True),
                 kill_all=lambda: None,
             ),
         )

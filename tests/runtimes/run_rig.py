@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from avenor.host.ladder import Graces, StopResult
+from avenor.host.sentinelfile import Sentinel
 from avenor.protocol.events import AnyEvent, EventHead, decode_event
 from avenor.protocol.methods import unwrap_event
 from avenor.protocol.outcomes import Outcome, parse_sentinel
@@ -87,7 +88,7 @@ class RunRig:
                 ),
                 scratch=str(directory),
                 sweep=self._sweep,
-                sentinel_path=str(self.sentinel_path),
+                sentinel=Sentinel(self.sentinel_path, is_private=True),
                 kill_all=self._kill_all,
             ),
             past=read_past(lost, self.fold),

@@ -220,6 +220,24 @@ def test_a_line_that_could_not_be_cut_is_ended_before_the_next(tmp_path: Path) -
     os.close(writer)
 
 
+def test_a_file_in_use_by_another_run_is_refused_before_it_is_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The descriptor does not stay either; once it is free, it begins anew."""
+    monkeypatch.setattr("avenor.host.lock.MOMENT_SECONDS", 0.0)
+    path = str(tmp_path / "log")
+    first = LineFile(path, truncate=True, is_alone=True)
+    assert first.append(b"line\n") is None
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="in use by another run"):
+        LineFile(path, truncate=True, is_alone=True)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert Path(path).read_bytes() == b"line\n"
+    first.close()
+    LineFile(path, truncate=True, is_alone=True).close()
+    assert Path(path).read_bytes() == b""
+
+
 def test_a_named_pipe_without_a_reader_does_not_hold_the_run_up(tmp_path: Path) -> None:
     """Opening it is refused at once."""
     os.mkfifo(tmp_path / "pipe")

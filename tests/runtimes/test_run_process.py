@@ -231,6 +231,48 @@ def test_a_live_control_socket_is_refused_and_left_alone(tmp_path: Path) -> None
     assert run.sentinel.stop_reason == "socket_in_use"
 
 
+@pytest.mark.parametrize("shared", ["control_socket", "on_event", "sentinel_file"])
+def test_a_start_that_fails_touches_nothing_of_a_run_that_lives(tmp_path: Path, shared: str) -> None:
+    """Whichever of its files is named again, and whatever else is; what is not the live run's tells of the failure."""
+    first = OneShot(tmp_path, control_socket=str(tmp_path / "run.sock"), script=script_of(tmp_path, {"do": "hang"}))
+    first.wait_event("turn.start")
+    log = first.log_path.read_bytes()
+    other = tmp_path / "other"
+    other.mkdir()
+    shared_path = {"control_socket": tmp_path / "run.sock", "on_event": first.log_path}.get(shared, first.sentinel_path)
+    spec: dict[str, Any] = {shared: str(shared_path)}
+    second = OneShot(other, dir=str(tmp_path), environ={"XDG_STATE_HOME": str(first.state)}, **spec)
+    returned, _, err = second.finish()
+    assert (returned, shared_path.name in err) == (1, True)
+    same = OneShot(tmp_path, control_socket=str(tmp_path / "run.sock"))
+    returned, _, err = same.finish()
+    assert (returned, "run.sock has a live server" in err) == (1, True)
+    assert first.log_path.read_bytes() == log
+    assert not first.sentinel_path.exists()
+    assert second.sentinel_path.exists() == (shared != "sentinel_file")
+    assert second.names == ([] if shared != "sentinel_file" else ["run.start", "run.end"])
+    first.signal(signal.SIGTERM)
+    first.finish()
+    assert first.sentinel.status is Status.KILLED
+    assert {event.run_id for event in first.events} == {first.events[0].run_id}
+    assert [*tmp_path.glob("state/avenor/runs/*"), *tmp_path.glob("state/avenor/sentinels/*")] == []
+
+
+def test_of_several_starts_with_the_same_files_one_gets_all(tmp_path: Path) -> None:
+    """The others tell of their failure beside it, if anywhere."""
+    socket_path, script = str(tmp_path / "run.sock"), script_of(tmp_path, {"do": "hang"})
+    starts = [OneShot(tmp_path, control_socket=socket_path, script=script) for _ in range(4)]
+    eventually_sync(lambda: sum(start.process.poll() is None for start in starts) == 1, seconds=60)
+    winner = next(start for start in starts if start.process.poll() is None)
+    winner.wait_event("turn.start")
+    assert not winner.sentinel_path.exists()
+    winner.signal(signal.SIGTERM)
+    for start in starts:
+        start.finish()
+    assert winner.sentinel.status is Status.KILLED
+    assert {event.run_id for event in winner.events} == {winner.events[0].run_id}
+
+
 def test_a_full_disk_ends_no_run_and_tears_no_line(tmp_path: Path) -> None:
     """A file size limit cuts the log off; the run is done, and what the log has is whole."""
 

@@ -10,7 +10,9 @@ import pytest
 from avenor.control.blocking import open_client
 from avenor.host.lock import is_locked
 from avenor.host.rundir import RunDir
+from avenor.host.sentinelfile import Sentinel
 from avenor.protocol.errors import ErrorObject
+from avenor.protocol.events import Error
 from avenor.protocol.outcomes import Status, parse_sentinel
 from tests.helpers import eventually_sync
 from tests.runtimes.run_driver import Child, alive, read_log, script_of, start_in
@@ -119,6 +121,32 @@ def test_a_runtime_that_cannot_open_its_copy_fails_with_outcome_and_sentinel(tmp
     assert child.finish() == 1
     assert names(child) == ["run.start", "run.end"]
     assert parse_sentinel(child.sentinel_path.read_text()).stop_reason == "invalid_config"
+
+
+def test_a_parked_runtime_leaves_its_sentinel_to_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a process that goes on with it. A follow-up finds the sentinel taken, says so, and is done all the same."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    sentinel = tmp_path / "run.done"
+    child = Child(tmp_path / "rt_1", sentinel_file=str(sentinel), script=script_of(tmp_path, {"do": "echo"}))
+    with open_client(child.socket_path) as client:
+        client.wait(until="done")
+    child.process.kill()
+    child.finish()
+    other = Sentinel(sentinel)
+    other.keep()
+    sentinel.unlink()
+    process, said = start_in(child.directory)
+    assert said == "ready\n"
+    with open_client(child.socket_path) as client:
+        assert client.status().status == "idle"
+        client.prompt("again")
+        client.wait(until="done")
+        assert "again" in (client.result().final_output or "")
+        client.cancel()
+    process.wait(timeout=60)
+    problems = [event.message for event in read_log(child.log_path) if isinstance(event, Error)]
+    assert problems == [f"cannot write {sentinel} any more: it is in use by another run"]
+    assert not sentinel.exists()
 
 
 def test_a_killed_runtimes_log_has_whole_lines_and_names_what_it_started(tmp_path: Path) -> None:

@@ -1,14 +1,20 @@
 """Locks that prove life: held by a process for as long as it lives, freed by the kernel when it dies."""
 
+import errno
 import fcntl
 import os
+import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 # A probe (`is_locked`) holds its shared lock for microseconds. One that was halted in between counts as a holder after
 # this time.
 _PROBE_SECONDS: Final = 2.0
+_POLL_SECONDS: Final = 0.005
+# Who only tells of a run that failed to start has its files for milliseconds.
+MOMENT_SECONDS: Final = 2.0
 
 
 class FileLock:
@@ -23,6 +29,11 @@ class FileLock:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         self._fd: int | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
 
     @property
     def is_held(self) -> bool:
@@ -70,6 +81,38 @@ class FileLock:
             self._path.unlink(missing_ok=True)
         finally:
             self.release()
+
+
+def acquired_within(seconds: float, try_acquire: Callable[[], bool]) -> bool:
+    """Whether a lock could be taken in that time. Blocks."""
+    deadline = time.monotonic() + seconds
+    # Polling: flock has no deadline, and a holder that was halted must not halt us.
+    while not try_acquire():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def keep_alone(fd: int, path: str | Path) -> None:
+    """Let no other run write to an open file as long as it is open; a pipe or device stays everybody's. Blocks.
+
+    Raises:
+        OSError: `EBUSY`, another one has had it for longer than a moment.
+    """
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return
+    try:
+        is_ours = acquired_within(MOMENT_SECONDS, lambda: _flock(fd, fcntl.LOCK_EX))
+    except OSError:  # a file system without locks
+        return
+    if not is_ours:
+        raise in_use(path)
+
+
+def in_use(path: str | Path) -> OSError:
+    """The error for a file that another live run has for itself."""
+    return OSError(errno.EBUSY, "it is in use by another run", str(path))
 
 
 def is_locked(path: str | Path) -> bool:

@@ -14,6 +14,8 @@ from typing import Final
 
 import msgspec
 
+from avenor.host.lock import keep_alone
+
 _CHUNK_BYTES: Final = 256 * 1024
 _PROBE_BYTES: Final = 8 * 1024
 # Below this it is quicker to read on than to look for a better place to start.
@@ -83,18 +85,16 @@ def complete_copy(log: str | Path, copy: str | Path) -> None:
     """Add to a copy of a log what a killed writer has not brought there; nothing where the copy is no regular file.
 
     Raises:
-        OSError: The log cannot be read, or the copy not be written.
+        OSError: The log cannot be read, or the copy not be written; `EBUSY` where the copy is another run's by now.
     """
     if not os.path.isfile(copy):
         return
-    repair(copy)
-    after_seq, hint = last_seq(copy), 0
-    while True:
-        lines, hint = read_after(log, after_seq, offset_hint=hint)
-        if not lines:
-            return
-        append(copy, b"".join(line + b"\n" for line in lines))
-        after_seq = seq_of(lines[-1]) or after_seq
+    fd = os.open(copy, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        keep_alone(fd, copy)
+        _complete(log, copy)
+    finally:
+        os.close(fd)
 
 
 def read_after(
@@ -150,6 +150,17 @@ def iter_lines(path: str | Path) -> Iterator[bytes]:
         for line, _ in _lines(fd, 0, size, _CHUNK_BYTES):
             if seq_of(line) is not None:
                 yield line
+
+
+def _complete(log: str | Path, copy: str | Path) -> None:
+    repair(copy)
+    after_seq, hint = last_seq(copy), 0
+    while True:
+        lines, hint = read_after(log, after_seq, offset_hint=hint)
+        if not lines:
+            return
+        append(copy, b"".join(line + b"\n" for line in lines))
+        after_seq = seq_of(lines[-1]) or after_seq
 
 
 def _name_of(line: bytes) -> str | None:

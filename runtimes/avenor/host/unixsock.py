@@ -11,12 +11,11 @@ import socket
 import stat
 import struct
 import sys
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
-from avenor.host.lock import FileLock
+from avenor.host.lock import FileLock, acquired_within
 from avenor.host.sockaddr import LIMIT_BYTES, dial, is_too_long, short_address
 from avenor.protocol.errors import ConfigError, Refused
 
@@ -35,7 +34,6 @@ __all__ = [
 # What the kernel keeps of connections that were not accepted yet; it caps this at net.core.somaxconn.
 _BACKLOG: Final = 4096
 _LOCK_SECONDS: Final = 5.0
-_LOCK_POLL_SECONDS: Final = 0.005
 
 
 class SocketInUse(Refused):
@@ -166,12 +164,8 @@ def _start_lock(target: Path) -> Generator[None, None, None]:
         SocketInUse: Somebody has held it for seconds, which takes milliseconds.
     """
     lock = FileLock(f"{target}.lock")
-    deadline = time.monotonic() + _LOCK_SECONDS
-    # Polling: flock has no deadline, and a holder that was halted must not halt us.
-    while not lock.try_acquire():
-        if time.monotonic() > deadline:
-            raise SocketInUse(f"{target}: another start has held {target}.lock for {_LOCK_SECONDS:g} s")
-        time.sleep(_LOCK_POLL_SECONDS)
+    if not acquired_within(_LOCK_SECONDS, lock.try_acquire):
+        raise SocketInUse(f"{target}: another start has held {target}.lock for {_LOCK_SECONDS:g} s")
     try:
         yield
     finally:

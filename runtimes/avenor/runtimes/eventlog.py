@@ -6,6 +6,7 @@ stops a run and never leaves half a line: what was lost is said in the log as so
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import msgspec
 import structlog
 import trio
 
+from avenor.host.lock import keep_alone
 from avenor.protocol.events import Error, Event, EventHead, encode_event, event_name
 from avenor.protocol.methods import EVENT_PREFIX, EVENT_SUFFIX
 from avenor.runtimes.eventsize import EVENT_LIMIT_BYTES, fit
@@ -59,18 +61,37 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
 class LineFile:
     """A file to which whole lines are appended, or nothing.
 
+    Args:
+        path: Of a file that is made if it is not there, a pipe, or a device.
+        truncate: Whether it begins anew.
+        is_alone: Whether a file in use by another run is refused, untouched.
+        write: Writes to a descriptor.
+
+    Raises:
+        OSError: It cannot be opened; `EBUSY` when it is in use.
+
     Attributes:
         path: For messages.
         lost_from, lost_to: The seqs that could not be written since the last one that could; 0 when none.
         is_torn: Part of a line is out, and cannot be taken back.
     """
 
-    def __init__(self, path: str, *, truncate: bool, write: Callable[[int, bytes], int] = os.write) -> None:
+    def __init__(
+        self, path: str, *, truncate: bool, is_alone: bool = False, write: Callable[[int, bytes], int] = os.write
+    ) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
         # O_NONBLOCK: a named pipe that nobody reads must not hold the run up. It means nothing for a real file.
-        flags |= os.O_NONBLOCK | (os.O_TRUNC if truncate else 0)
+        flags |= os.O_NONBLOCK
         self.path = path
         self.fd = os.open(path, flags, 0o600)
+        try:
+            if is_alone:
+                keep_alone(self.fd, path)
+            if truncate and stat.S_ISREG(os.fstat(self.fd).st_mode):
+                os.ftruncate(self.fd, 0)
+        except OSError:
+            self.close()
+            raise
         self.lost_from = 0
         self.lost_to = 0
         self._write = write

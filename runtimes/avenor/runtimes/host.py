@@ -20,7 +20,7 @@ from avenor.host.atomic import is_passing, remove_if_exists
 from avenor.host.failpoints import failpoint
 from avenor.host.ladder import Graces, StopResult
 from avenor.host.rundir import RunDir
-from avenor.host.sentinelfile import clear_stale, write_sentinel
+from avenor.host.sentinelfile import Sentinel, clear_stale
 from avenor.protocol.events import Error, Event, PermissionResponse, PromptQueued, RunEnding, RunResumed
 from avenor.protocol.methods import PromptAccepted, RunResult
 from avenor.protocol.outcomes import Outcome
@@ -55,7 +55,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
             argument is `OpenParams.owns_process`.
         scratch: An existing directory for files that go with the run.
         sweep: Ends everything below this process, when no session is open.
-        sentinel_path: Where the sentinel goes; None for a run that was not asked for one.
+        sentinel: Kept for the run; None for one that was not asked for one, or that another run has.
         kill_all: Sends SIGKILL to everything below this process, at once.
         silence_limit: The progress timeout in seconds where a spec leaves it to the backend; 0 is none.
     """
@@ -64,7 +64,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     open_params: Callable[[RunSpec, bool], OpenParams]
     scratch: str
     sweep: Callable[[Graces], Awaitable[StopResult]]
-    sentinel_path: str | None
+    sentinel: Sentinel | None
     kill_all: Callable[[], None]
     silence_limit: Callable[[RunSpec], float] = lambda _spec: 0.0
 
@@ -137,6 +137,7 @@ class RunHost:
         )
         self.on_owner_change: Callable[[Client | None], None] = _nobody_to_tell
         self._around = surroundings
+        self._sentinel = surroundings.sentinel
         self._parked: Outcome | None = None
         self._outcome: Outcome | None = None
         self._is_urgent = False
@@ -218,13 +219,12 @@ class RunHost:
         """The turn's outcome stands until a prompt comes: writes its sentinel."""
         self._parked = outcome
         self._time_limit.deadline = float("inf")
-        path = self._around.sentinel_path
-        if path is None:
+        if self._sentinel is None:
             return
         try:
-            await self._write_parked(path, outcome)
+            await self._write_parked(self._sentinel, outcome)
         except OSError as error:
-            self.report("sentinel", f"cannot write {path}: {error.strerror}")
+            self.report("sentinel", f"cannot write {self._sentinel.path}: {error.strerror}")
             if is_passing(error):
                 self._sentinel_is_due.unpark_all()
 
@@ -346,10 +346,10 @@ class RunHost:
         while True:
             await self._sentinel_is_due.park()
             # Polling: nothing tells that there is room again.
-            while (outcome := self._parked) is not None and self._around.sentinel_path is not None:
+            while (outcome := self._parked) is not None and self._sentinel is not None:
                 await trio.sleep(_LATE_SECONDS)
                 try:
-                    await self._write_parked(self._around.sentinel_path, outcome)
+                    await self._write_parked(self._sentinel, outcome)
                     break
                 except OSError as error:
                     _logger.warning("sentinel.not_written", error=str(error))
@@ -378,9 +378,11 @@ class RunHost:
 
     def clear_stale_files(self) -> None:
         """Removes sentinel and permission files that an earlier run left; of the same run, only its open questions."""
-        sentinel = self._around.sentinel_path if self.past is None else None
+        sentinel = self._sentinel if self.past is None else None
         try:
-            clear_stale(sentinel, permission_base(self.record.spec.permission_handler))
+            clear_stale(
+                None if sentinel is None else sentinel.path, permission_base(self.record.spec.permission_handler)
+            )
         except OSError as error:
             self.report("start", f"cannot remove what an earlier run left: {error}")
         if sentinel is not None:
@@ -388,8 +390,10 @@ class RunHost:
 
     def check_sentinel(self) -> None:
         """Reports a sentinel that will not be writable while there is still a log to say so in."""
-        path = self._around.sentinel_path
-        if path is not None and self._parked is None and not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
+        if self._sentinel is None or self._parked is not None:
+            return
+        path = self._sentinel.path
+        if not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
             self.report("sentinel", f"cannot write {path}: its directory is missing or not writable")
 
     async def write_final_sentinel(self, outcome: Outcome) -> None:
@@ -397,13 +401,12 @@ class RunHost:
 
         What fails is told on stderr, and left to the supervisor.
         """
-        path = self._around.sentinel_path
-        if path is None or self._parked is not None:
+        if self._sentinel is None or self._parked is not None:
             return
         try:
-            await trio.to_thread.run_sync(self._write_sentinel, path, outcome)
+            await trio.to_thread.run_sync(self._write_sentinel, self._sentinel, outcome)
         except OSError as error:
-            _logger.error("sentinel.not_written", path=path, error=str(error))
+            _logger.error("sentinel.not_written", path=self._sentinel.path, error=str(error))
             self._owe_sentinel()  # where there was no room for the mark before
 
     def report(self, source: str, message: str) -> None:
@@ -441,9 +444,9 @@ class RunHost:
             queued = PromptQueued(text=text, source=source, queued=self.inboxes.waiting, keep_queue=keep_queue)
             self.log.emit(inbox.mark(queued))
 
-    async def _write_parked(self, path: str, outcome: Outcome) -> None:
+    async def _write_parked(self, sentinel: Sentinel, outcome: Outcome) -> None:
         if self._parked is outcome:
-            await trio.to_thread.run_sync(self._write_sentinel, path, outcome)
+            await trio.to_thread.run_sync(self._write_sentinel, sentinel, outcome)
         if not self.is_parked:  # a prompt came meanwhile, and took away what was not there yet
             self._clear_sentinel()
 
@@ -473,10 +476,11 @@ class RunHost:
     def _remaining_seconds(self) -> float:
         return self._time_limit.deadline - trio.current_time()
 
-    def _write_sentinel(self, path: str, outcome: Outcome) -> None:
-        write_sentinel(path, outcome)
+    def _write_sentinel(self, sentinel: Sentinel, outcome: Outcome) -> None:
+        sentinel.write(outcome)
         with contextlib.suppress(OSError):
             self._rundir.note_sentinel(is_due=False)
+        sentinel.give_up()  # whoever has read it may go on to a run with the same one
 
     def _owe_sentinel(self) -> None:
         """Leaves the mark for whoever settles the run if this process cannot."""
@@ -484,8 +488,14 @@ class RunHost:
             self._rundir.note_sentinel(is_due=True)
 
     def _clear_sentinel(self) -> None:
-        path = self._around.sentinel_path
-        if path is None:
+        if self._sentinel is None:
+            return
+        path = self._sentinel.path
+        try:
+            self._sentinel.keep(is_patient=False)
+        except OSError as error:
+            self.report("sentinel", f"cannot write {path} any more: {error.strerror}")
+            self._sentinel = None
             return
         self._owe_sentinel()
         try:

@@ -26,6 +26,7 @@ from avenor.host.ladder import Graces, StopResult, stop_tree
 from avenor.host.logfile import complete_copy, iter_lines, repair
 from avenor.host.procs import ProcsFile
 from avenor.host.rundir import RunDir
+from avenor.host.sentinelfile import Sentinel
 from avenor.host.tree import descendants, part_tag, tree_tag
 from avenor.host.unixsock import bind_listener, remove_if_ours, socket_inode
 from avenor.protocol.errors import AvenorError, ConfigError, InvalidParams, SpawnError
@@ -117,60 +118,90 @@ async def run_process(record: Record, place: Place) -> Ended:
     past, fold = _read_past(record, place)
     hub = EventHub(record.runtime_id or None, place.rundir.log_path, fold)
     journal = _open_journal(place.rundir)
-    log_error: AvenorError | None = None
-    copy: LineFile | None = None
-    try:
-        copy = _open_copy(record, place.rundir, is_new=past is None)
-    except ConfigError as error:
-        log_error = error
-    log = EventLog(
-        journal=journal,
-        copy=copy,
-        stamp=Stamp(run_id=record.run_id, runtime_id=record.runtime_id, label=record.spec.label),
-        publisher=hub if place.view is None else _Both(hub, place.view),
-        clock=trio.current_time,
-        seq=hub.latest_seq,
-    )
-    try:
-        host = RunHost(record, log=log, fold=hub.fold, surroundings=_surroundings(record, place), past=past)
-        outcome = await _serve_and_live(host, hub, place, log_error)
-    finally:
-        log.close()
+    with ExitStack() as held:
+        own = _take_own(record, place, past, held)
+        log = EventLog(
+            journal=journal,
+            copy=own.copy,
+            stamp=Stamp(run_id=record.run_id, runtime_id=record.runtime_id, label=record.spec.label),
+            publisher=hub if place.view is None else _Both(hub, place.view),
+            clock=trio.current_time,
+            seq=hub.latest_seq,
+        )
+        try:
+            surroundings = _surroundings(record, place, own.sentinel)
+            host = RunHost(record, log=log, fold=hub.fold, surroundings=surroundings, past=past)
+            outcome = await _serve_and_live(host, hub, place, own)
+        finally:
+            log.close()
     return Ended(outcome=outcome, result=host.result)
 
 
-async def _serve_and_live(host: RunHost, hub: EventHub, place: Place, problem: AvenorError | None) -> Outcome:
-    with ExitStack() as sockets:
-        listeners: list[socket.socket] = []
-        http: HttpServer | None = None
-        try:
-            listeners = [sockets.enter_context(_bound(listening)) for listening in place.sockets]
-            http = None if place.open_http is None else sockets.enter_context(place.open_http())
-        except AvenorError as error:
-            problem = problem or error
-        linked = trio.Event()
-        server = make_server(host, hub, place.identity, linked=linked.set)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(watch_signals, host)
-            await nursery.start(CHILDREN.keep_reaping)
-            for listener in listeners:
-                await nursery.start(server.serve, listener)
-            if http is not None:
-                await nursery.start(http.serve, server)
-            if place.view is not None:
-                nursery.start_soon(place.view.run)
-            failpoint("runtime.before_ready")
-            place.told(problem)
-            if place.has_supervisor and problem is None:
-                with trio.move_on_after(_LINK_SECONDS), host.ending.interruptible():
-                    await linked.wait()
-            outcome = await _live_or_fail(host, problem)
-            await server.close()
-            if http is not None:
-                await http.close()
-            if place.view is not None:
-                await place.view.wait_shown()
-            nursery.cancel_scope.cancel()
+class _Own(msgspec.Struct, kw_only=True):
+    """What a run has for itself while it lives.
+
+    Attributes:
+        problem: Why it cannot have all of it, if so. It tells then that it has failed, where that is nobody else's.
+    """
+
+    listeners: list[socket.socket] = []
+    http: HttpServer | None = None
+    copy: LineFile | None = None
+    sentinel: Sentinel | None = None
+    problem: AvenorError | None = None
+
+
+def _take_own(record: Record, place: Place, past: Past | None, held: ExitStack) -> _Own:
+    """Takes what the run is to have, up to the first that it cannot have.
+
+    The order is always the same, so that of several starts with the same files one gets all. The sentinel is for those
+    that fail, too.
+    """
+    own = _Own()
+    with _noting_in(own):
+        own.listeners = [held.enter_context(_bound(listening)) for listening in place.sockets]
+        own.http = None if place.open_http is None else held.enter_context(place.open_http())
+        own.copy = _open_copy(record, place.rundir, is_new=past is None)
+    with _noting_in(own):
+        own.sentinel = _keep_sentinel(place, past)
+    if own.sentinel is not None:
+        held.callback(own.sentinel.give_up)
+    return own
+
+
+@contextmanager
+def _noting_in(own: _Own) -> Generator[None, None, None]:
+    try:
+        yield
+    except AvenorError as error:
+        own.problem = own.problem or error
+
+
+async def _serve_and_live(host: RunHost, hub: EventHub, place: Place, own: _Own) -> Outcome:
+    problem = own.problem
+    linked = trio.Event()
+    server = make_server(host, hub, place.identity, linked=linked.set)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watch_signals, host)
+        await nursery.start(CHILDREN.keep_reaping)
+        for listener in own.listeners:
+            await nursery.start(server.serve, listener)
+        if own.http is not None:
+            await nursery.start(own.http.serve, server)
+        if place.view is not None:
+            nursery.start_soon(place.view.run)
+        failpoint("runtime.before_ready")
+        place.told(problem)
+        if place.has_supervisor and problem is None:
+            with trio.move_on_after(_LINK_SECONDS), host.ending.interruptible():
+                await linked.wait()
+        outcome = await _live_or_fail(host, problem)
+        await server.close()
+        if own.http is not None:
+            await own.http.close()
+        if place.view is not None:
+            await place.view.wait_shown()
+        nursery.cancel_scope.cancel()
     return outcome
 
 
@@ -254,7 +285,7 @@ def _open_copy(record: Record, rundir: RunDir, *, is_new: bool) -> LineFile | No
     A new run begins it anew; one that goes on first adds what the process before it has not brought there.
 
     Raises:
-        ConfigError: It cannot be opened.
+        ConfigError: It cannot be opened, or another run that lives writes to it.
     """
     path = record.spec.on_event
     if path is None or os.path.realpath(path) == os.path.realpath(rundir.log_path):
@@ -262,14 +293,34 @@ def _open_copy(record: Record, rundir: RunDir, *, is_new: bool) -> LineFile | No
     try:
         if not is_new:
             complete_copy(rundir.log_path, path)
-        return LineFile(path, truncate=is_new)
+        return LineFile(path, truncate=is_new, is_alone=True)
     except OSError as error:
-        raise ConfigError(
-            f"on_event {path}: {error.strerror}; choose a file that can be written", data={"field": "on_event"}
-        ) from error
+        raise _unusable("on_event", path, error) from error
 
 
-def _surroundings(record: Record, place: Place) -> Surroundings:
+def _keep_sentinel(place: Place, past: Past | None) -> Sentinel | None:
+    """The sentinel, kept for this run; but one that is parked has told its outcome there, and leaves it to others.
+
+    Raises:
+        ConfigError: Another run that lives keeps it.
+    """
+    path = place.sentinel_path
+    if path is None:
+        return None
+    sentinel = Sentinel(path, is_private=path == str(place.rundir.sentinel_path))
+    if past is None or not past.is_parked:
+        try:
+            sentinel.keep()
+        except OSError as error:
+            raise _unusable("sentinel_file", path, error) from error
+    return sentinel
+
+
+def _unusable(field: str, path: str, error: OSError) -> ConfigError:
+    return ConfigError(f"{field} {path}: {error.strerror}; choose another file", data={"field": field})
+
+
+def _surroundings(record: Record, place: Place, sentinel: Sentinel | None) -> Surroundings:
     pid, start_ticks = place.identity.pid, place.identity.start_ticks
     tag = tree_tag(pid, start_ticks)
     sessions = itertools.count(1)
@@ -299,7 +350,7 @@ def _surroundings(record: Record, place: Place) -> Surroundings:
         open_params=open_params,
         scratch=str(place.rundir.path),
         sweep=partial(_sweep, tag),
-        sentinel_path=place.sentinel_path,
+        sentinel=sentinel,
         kill_all=_kill_all,
         silence_limit=lambda spec: silence_limit(spec.backend, folder),
     )

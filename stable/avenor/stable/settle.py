@@ -15,13 +15,13 @@ import structlog
 from msgspec import UNSET
 
 from avenor.host import logfile
-from avenor.host.atomic import is_passing, remove_if_exists
+from avenor.host.atomic import is_passing
 from avenor.host.failpoints import failpoint
 from avenor.host.gitworktrees import clear_worktrees
 from avenor.host.lock import FileLock
 from avenor.host.regular import read_regular
 from avenor.host.rundir import RunDir
-from avenor.host.sentinelfile import clear_stale, write_sentinel
+from avenor.host.sentinelfile import clear_stale, remove_sentinel, write_sentinel
 from avenor.protocol.events import AnyEvent, Error, RunEnd, RunEnding, decode_event, encode_event
 from avenor.protocol.manifest.binding import ResolvedManifest
 from avenor.protocol.outcomes import Outcome, Status, parse_sentinel
@@ -84,7 +84,7 @@ def settle(
         if is_new and is_due and path is not None:
             # That of an earlier turn, which would be believed if this one could be written only later, or never.
             with contextlib.suppress(OSError):
-                remove_if_exists(path)
+                remove_sentinel(path)
         if is_due and path is not None:
             _write_sentinel(path, told_outcome(end, directory.log_path))
         with contextlib.suppress(OSError):
