@@ -24,6 +24,7 @@ from avenor.protocol.events import (
 from avenor.protocol.outcomes import Status
 from avenor.runtimes.backends.base import BackendRefused, TurnError, TurnStop
 from avenor.runtimes.endings import Cause
+from avenor.runtimes.host import RunHost
 from tests.runtimes.fake_backend import FakeBackend, FakeSession, Play, play_echo, play_until_cancelled
 from tests.runtimes.run_rig import RunRig, inline_threads
 
@@ -118,6 +119,22 @@ async def test_a_session_that_does_not_open_ends_the_run_with_a_sentinel(
     assert rig.sentinel is not None
     assert (rig.sentinel.stop_reason, rig.sentinel.exit_code, rig.sentinel.status) == (stop_reason, code, status)
     assert rig.names[-1] == "run.end"
+
+
+async def test_a_fault_in_the_beginning_ends_the_run_with_log_and_sentinel(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Like one in the work: whoever waits for the run is told."""
+
+    def fail(_host: RunHost) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(RunHost, "clear_stale_files", fail)
+    rig = RunRig(tmp_path, FakeBackend())
+    await rig.run()
+    assert rig.names == ["run.start", "run.end"]
+    assert rig.sentinel is not None
+    assert (rig.sentinel.status, rig.sentinel.stop_reason) == (Status.FAILED, "internal_error")
 
 
 async def test_a_backend_that_there_is_not_ends_the_run_as_what_it_is(

@@ -32,7 +32,6 @@ async def live(host: RunHost, runner: Runner) -> Outcome:
         host: The run, which begins, or goes on after the process that it had was lost.
         runner: What its work is made of.
     """
-    _tell_begin(host)
     async with trio.open_nursery() as services:
         services.start_soon(host.watch_time_limit)
         services.start_soon(host.watch_sentinel)
@@ -46,10 +45,11 @@ async def live(host: RunHost, runner: Runner) -> Outcome:
 
 async def fail_to_start(host: RunHost, outcome: Outcome) -> Outcome:
     """Tells start and end of a run that cannot do its work; returns the outcome that counts."""
-    _tell_begin(host)
-    outcome = host.settle(outcome)
-    await _tell_end(host, outcome)
-    return outcome
+
+    async def fail(_record: Record, _host: RunHost) -> Outcome:
+        return host.settle(outcome)
+
+    return await live(host, fail)
 
 
 async def watch_signals(host: RunHost, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -77,6 +77,7 @@ async def _work(host: RunHost, runner: Runner) -> Outcome:
     outcome: Outcome | None = None
     try:
         async with trio.open_nursery():  # so that whatever goes wrong arrives as a group
+            _tell_begin(host)
             outcome = await runner(host.record, host)
     except* AvenorError as refusals:
         refusal = _first(refusals)
