@@ -150,6 +150,20 @@ def every_command() -> list[Command]:
 
 
 @pytest.mark.parametrize("command", every_command(), ids=lambda command: command.name)
+def test_what_is_not_utf8_is_refused_with_the_name_of_its_flag_or_argument(command: Command) -> None:
+    """Neither JSON nor an event log holds it, so no command takes it."""
+    inherited = CONTROL.flags if command in CONTROL.commands else ()
+    for flag in (*inherited, *command.flags):
+        if flag.kind != SWITCH:
+            with pytest.raises(UsageError, match=rf"^{flag.name}: it is not UTF-8$"):
+                parse(command, [f"{flag.name}=a\udcff"], inherited=inherited)
+    for index, argument in enumerate(command.arguments):
+        with pytest.raises(UsageError) as caught:
+            parse(command, [*["x"] * index, "a\udcff", *["x"] * 9][: len(command.arguments)])
+        assert caught.value.message == f"{argument.name}: it is not UTF-8"
+
+
+@pytest.mark.parametrize("command", every_command(), ids=lambda command: command.name)
 def test_no_command_has_two_flags_of_one_name(command: Command) -> None:
     """Neither in itself nor with the flags of its group."""
     inherited = CONTROL.flags if command in CONTROL.commands else ()

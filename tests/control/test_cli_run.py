@@ -131,6 +131,84 @@ def test_a_sentinel_that_cannot_be_written_is_told(tmp_path: Path, capfd: pytest
     assert f"avenor run: the sentinel {tmp_path}/no/s.done cannot be written: No such file" in err
 
 
+@pytest.fixture(params=["deleted", "no text"])
+def nowhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Makes the working directory one that nothing can be relative to; what is said of it."""
+    here = tmp_path / ("d" if request.param == "deleted" else "d\udcff")
+    here.mkdir()
+    monkeypatch.chdir(here)
+    if request.param != "deleted":
+        return "it is not UTF-8"
+    here.rmdir()
+    return "the working directory is gone; give an absolute path"
+
+
+def test_a_run_needs_no_usable_working_directory_of_its_own(
+    started: list[tuple[RunSpec, dict[str, Any]]], nowhere: str, tmp_path: Path
+) -> None:
+    """Where every path is absolute."""
+    words = ["--prompt", "hi", "--dir", str(tmp_path), "--control-socket", str(tmp_path / "c.sock"), "--on-event", "e"]
+    assert main(words) == 5
+    assert (started[0][0].on_event, started[0][1]["control_socket"]) == (str(tmp_path / "e"), str(tmp_path / "c.sock"))
+
+
+@pytest.mark.parametrize(
+    ("line", "flag"),
+    [
+        ("run --prompt hi --sentinel-file {here}/s.done", "--dir"),
+        ("run --prompt hi --dir {here} --sentinel-file s.done --control-socket c", "--control-socket"),
+        (
+            "run --prompt hi --dir {here} --sentinel-file s.done --http-debug :0 --http-token-file t",
+            "--http-token-file",
+        ),
+        ("control --socket {here}/c spawn --prompt hi", "--dir"),
+        ("control --socket c spawn --dir / --prompt hi", "--socket"),
+        ("stable --control-socket c", "--control-socket"),
+        ("stable --control-socket {here}/c --state-dir s", "--state-dir"),
+        ("board --socket c", "--socket"),
+        ("board --socket {here}/c --token-file t", "--token-file"),
+        ("mcp --supervisor-socket c", "--supervisor-socket"),
+        ("mcp --control-socket c", "--control-socket"),
+        ("doctor", "--dir"),
+        ("doctor --dir / --transcript t", "--transcript"),
+    ],
+)
+def test_what_is_relative_to_a_directory_that_cannot_be_named_is_refused(
+    nowhere: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    line: str,
+    flag: str,
+) -> None:
+    """With the name of the flag, and of a run with a sentinel."""
+    monkeypatch.setenv("AVENOR_SOCKET", "/elsewhere")
+    monkeypatch.setenv("AVENOR_RUNTIME_ID", "rt_1")
+    assert main(line.format(here=tmp_path).split()) == (1 if line.startswith("run") else 2)
+    message = capfd.readouterr().err.splitlines()[0]
+    assert (f": {flag}" in message, message.endswith(nowhere)) == (True, True)
+    assert (tmp_path / "s.done").exists() == line.startswith("run")
+
+
+def test_a_relative_sentinel_in_a_deleted_directory_is_not_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The usage error is told all the same."""
+    here = tmp_path / "d"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    assert main(["--prompt", "hi", "--sentinel-file", "s.done"]) == 1
+    assert "--dir: . is relative" in capfd.readouterr().err
+
+
+def test_a_variable_that_is_not_utf8_is_refused_where_it_is_asked_for() -> None:
+    """What nobody asked for stays in the environment."""
+    with pytest.raises(UsageError, match=r"^--env X: it is not UTF-8$"):
+        run_spec(parse(RUN, ["--prompt", "x", "--env", "X"]), {"X": "\udcff"})
+    run_spec(parse(RUN, ["--prompt", "x"]), {"X": "\udcff"})
+
+
 def test_usage_errors_without_a_sentinel_are_only_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Status 1, and the usage."""
     assert main(["--prompt"]) == 1

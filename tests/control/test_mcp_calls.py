@@ -230,6 +230,18 @@ async def test_of_several_permissions_one_must_be_named() -> None:
     assert caught.value.data["candidates"] == ["p1", "p2"]
 
 
+async def test_a_relative_directory_means_nothing_once_ours_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was started in one that was removed since."""
+    here = tmp_path / "d"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    with pytest.raises(InvalidParams, match="repo_dir 'x': the working directory is gone"):
+        await call(FakeClient(WORKING), "avenor_spawn", repo_dir="x", prompt="y")
+
+
 def test_a_problem_tells_its_facts_once_and_what_to_do() -> None:
     """As text that a model reads."""
     mistakes = [{"file": "t.json", "path": "$.x", "message": "unknown"}, {"path": "$.y", "message": "wrong"}]

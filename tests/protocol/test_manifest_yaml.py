@@ -137,6 +137,14 @@ def test_json_files_are_json(text: str, message: str) -> None:
     assert any(found.startswith(message) for found in mistakes(text, "a.json"))
 
 
+@pytest.mark.usefixtures("_parser")
+def test_half_a_character_is_no_text() -> None:
+    """Neither in a value nor in a name; no record could hold it. libyaml refuses it by itself."""
+    for text in ('{"a": "\\udcff"}', '{"\\ud800": 1}'):
+        assert mistakes(text, "a.json") == ["1:1 $ a text has half of a surrogate pair, which is no character"]
+        assert len(mistakes(text.strip("{}"))) == 1
+
+
 def test_a_file_that_only_looks_like_json_is_read_as_yaml() -> None:
     """Unless its name says JSON."""
     assert read_tree(b"{a: 1}", file="a.yaml").value == {"a": 1}

@@ -14,8 +14,7 @@ from tests.protocol.manifest_changes import check, roster
 def test_paths_resolve_against_dir_and_durations_become_seconds() -> None:
     """Whoever reads a resolved spec needs neither the caller's folder nor a duration parser."""
     spec = resolve_spec(
-        RunSpec(prompt="go", dir="repo", on_event="e.ndjson", sentinel_file="../run.done", timeout="1m30s"),
-        base="/home/me",
+        RunSpec(prompt="go", dir="/home//me/repo", on_event="e.ndjson", sentinel_file="../run.done", timeout="1m30s")
     )
 
     assert spec.dir == "/home/me/repo"
@@ -24,6 +23,18 @@ def test_paths_resolve_against_dir_and_durations_become_seconds() -> None:
     assert spec.timeout == 90.0
     assert spec.handshake_timeout == 60.0
     assert spec.permission_claim_timeout == 30.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("dir", "/d\udcff"), ("prompt", "caf\udce9"), ("label", "\ud800"), ("env", {"A": "\udcff"}), ("script", "\udcff")],
+)
+def test_what_utf8_cannot_say_is_refused(name: str, value: object) -> None:
+    """As a command line has it whose words, or whose directory's name, are other bytes."""
+    spec = msgspec.convert({"prompt": "go", "dir": "/d", "backend": "scripted", name: value}, RunSpec)
+    with pytest.raises(InvalidParams, match=f"^{name}: it is not UTF-8$") as caught:
+        resolve_spec(spec)
+    assert caught.value.data["field"] == name
 
 
 @pytest.mark.parametrize(

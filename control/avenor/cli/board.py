@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 
 from avenor.cli.commands import BOARD
 from avenor.cli.output import complain
-from avenor.cli.parsing import UsageError, parse
+from avenor.cli.parsing import UsageError, absolute, parse
 from avenor.cli.socket_path import control_socket
 from avenor.cli.streams import open_missing_streams
 from avenor.cli.wire import Connection, NoServer, SaidNo
@@ -29,8 +28,8 @@ def board(words: Sequence[str]) -> int:
     values = parse(BOARD, words)
     address = values.text("addr") or _ADDRESS
     _check(address)
-    path = os.path.abspath(control_socket(values.text("socket")))
-    token_path = os.path.abspath(values.text("token_file") or f"{path}.board-token")
+    path = absolute(BOARD, "--socket", control_socket(values.text("socket")))
+    token_path = absolute(BOARD, "--token-file", values.text("token_file") or f"{path}.board-token")
     open_missing_streams()
     try:
         is_run = _mode_of(path) == "run"

@@ -10,7 +10,7 @@ import msgspec
 from avenor.cli.commands import DOCTOR
 from avenor.cli.doctor_view import details, overview
 from avenor.cli.output import complain, dump, is_terminal, write_out, write_text
-from avenor.cli.parsing import UsageError, Values, parse
+from avenor.cli.parsing import UsageError, Values, absolute, parse
 from avenor.cli.streams import open_missing_streams
 from avenor.cli.terminal import style_for, width_of
 from avenor.host.backend_names import backend_names
@@ -37,7 +37,7 @@ def doctor(words: Sequence[str]) -> int:
     for name in wanted:
         if name not in names:
             raise UsageError(f"--backend {name!r}: choose one of {', '.join(names)}", DOCTOR)
-    directory = os.path.abspath(values.text("dir") or ".")
+    directory = absolute(DOCTOR, "--dir", values.text("dir") or ".")
     if not os.path.isdir(directory):
         raise UsageError(f"--dir: {directory} is no directory", DOCTOR)
     return _examine(values, names.folder, directory, wanted or list(names), named=bool(wanted))
@@ -50,7 +50,8 @@ def _examine(values: Values, folder: str, directory: str, backends: list[str], *
 
     progress = _Progress(len(backends))
     command = _command(values.text("agent_command"), backends)
-    with Transcript(_absolute(values.text("transcript"))) as transcript:
+    path = values.text("transcript")
+    with Transcript(None if path is None else absolute(DOCTOR, "--transcript", path)) as transcript:
         what = Examination(
             backends=backends,
             named=named,
@@ -91,10 +92,6 @@ def _command(line: str | None, backends: Sequence[str]) -> Sequence[str]:
 def _timeout(values: Values) -> float:
     seconds = values.raw("timeout")
     return seconds if isinstance(seconds, float) else _TIMEOUT_SECONDS
-
-
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else os.path.abspath(path)
 
 
 def _show(diagnosis: Diagnosis, values: Values, *, named: bool) -> None:

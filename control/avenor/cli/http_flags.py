@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-from avenor.cli.parsing import UsageError, Values
+from avenor.cli.parsing import UsageError, Values, absolute
 from avenor.cli.table import Command
 
 
@@ -25,4 +23,6 @@ def check_http(command: Command, values: Values) -> dict[str, str]:
         parse_address(where)
     except ValueError as error:
         raise UsageError(f"--http-debug: {error}", command) from None
-    return {"http_debug": where} if path is None else {"http_debug": where, "http_token_file": os.path.abspath(path)}
+    if path is None:
+        return {"http_debug": where}
+    return {"http_debug": where, "http_token_file": absolute(command, "--http-token-file", path)}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from avenor.cli.commands import MCP
 from avenor.cli.front import version
 from avenor.cli.output import complain
-from avenor.cli.parsing import UsageError, Values, parse
+from avenor.cli.parsing import UsageError, Values, absolute, parse
 from avenor.cli.socket_path import default_socket
 from avenor.cli.streams import open_missing_streams
 from avenor.control.address import Address, listen, parse_address
@@ -120,7 +120,8 @@ def server_options(values: Values, environ: dict[str, str]) -> Options:
     around = environ.get("AVENOR_SOCKET") or None
     if private is None and named is None:
         named = around
-    socket = os.path.abspath(named or private or private_socket())
+    flag = "--control-socket" if named is None else "--supervisor-socket"
+    socket = absolute(MCP, flag, named or private or private_socket())
     idle = values.raw("idle_timeout")
     is_within = around is not None and os.path.realpath(around) == os.path.realpath(socket)
     return Options(

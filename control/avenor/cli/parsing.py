@@ -2,10 +2,12 @@
 
 `--flag value` and `--flag=value` are the same; a flag takes the next word whatever it looks like, so that a prompt may
 begin with a dash. `--` ends the flags, and a word with a blank in it is never taken for one. Given twice, the last
-counts. An empty value is refused.
+counts. An empty value is refused, and so is what is not UTF-8.
 """
 
 from __future__ import annotations
+
+import os
 
 from avenor.cli.table import CHOICE, COUNT, DURATION, SWITCH, Argument, Command, Flag
 
@@ -166,6 +168,38 @@ def flag_value(command: Command, flag: Flag, text: str) -> object:
     return text
 
 
+def utf8(command: Command, name: str, text: str) -> str:
+    """The text, if it is one: neither JSON nor an event log holds other bytes.
+
+    Raises:
+        UsageError: It is not UTF-8; the message has this name.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{name}: it is not UTF-8", command) from None
+    return text
+
+
+def absolute(command: Command, name: str, path: str) -> str:
+    """The path from the root on.
+
+    Args:
+        command: Whose it is.
+        name: The flag that it was given with, or could have been.
+        path: Relative to the working directory, or absolute already.
+
+    Raises:
+        UsageError: There is no working directory any more, or a name in the path is not UTF-8.
+    """
+    try:
+        found = os.path.abspath(path)
+    except OSError:
+        text = f"{name}: {path} is relative, and the working directory is gone; give an absolute path"
+        raise UsageError(text, command) from None
+    return utf8(command, f"{name} {found}", found)
+
+
 def _take_flag(command: Command, flags: Sequence[Flag], word: str, rest: Iterator[str], values: Values) -> None:
     name, equals, text = word.partition("=")
     if name in ("--help", "-h") and not equals:
@@ -183,6 +217,7 @@ def _take_flag(command: Command, flags: Sequence[Flag], word: str, rest: Iterato
         if following is None:
             raise UsageError(f"{flag.usage}: the value is missing", command)
         text = following
+    utf8(command, name, text)
     value = flag_value(command, flag, text)
     if flag.repeats:
         values.add(flag.key, text)
@@ -218,6 +253,7 @@ def _take_arguments(command: Command, plain: list[str], values: Values) -> None:
 
 
 def _check_argument(command: Command, argument: Argument, text: str) -> None:
+    utf8(command, argument.name, text)
     if argument.kind == CHOICE and text not in argument.choices:
         raise UsageError(f"{text!r} is none of {', '.join(argument.choices)}", command)
     if text == "":

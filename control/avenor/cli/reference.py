@@ -14,10 +14,11 @@ _TOP = """\
 <!-- Written by `python -m avenor.cli.reference`; edit control/avenor/cli/ and run it again. -->
 
 `--flag value` and `--flag=value` are the same; a flag takes the next word whatever it looks like. `--` ends the flags.
-Given twice, the last counts. An empty value is refused, but for that of `--message`. Times are written `250ms`, `30s`,
-`5m`, `1h30m` or `7d`; a bare number is seconds. Colours are used on a terminal only, and not with `NO_COLOR`. An
-unknown command is a usage error that names the closest one. [Completion](../how-to/complete-in-your-shell.md) is there
-for bash, zsh and fish.
+Given twice, the last counts. An empty value is refused, but for that of `--message`. What is not UTF-8 is a usage
+error, in the names of directories too, and so is a relative path where the working directory is gone. Times are written
+`250ms`, `30s`, `5m`, `1h30m` or `7d`; a bare number is seconds. Colours are used on a terminal only, and not with
+`NO_COLOR`. An unknown command is a usage error that names the closest one.
+[Completion](../how-to/complete-in-your-shell.md) is there for bash, zsh and fish.
 
 | environment | |
 |---|---|

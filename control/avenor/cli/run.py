@@ -12,7 +12,7 @@ from avenor.cli.commands import RUN
 from avenor.cli.helptext import usage_error_text
 from avenor.cli.http_flags import check_http
 from avenor.cli.output import complain
-from avenor.cli.parsing import UsageError, Values, parse
+from avenor.cli.parsing import UsageError, Values, absolute, parse
 from avenor.cli.run_flags import SPEC_FLAGS, spec_fields
 from avenor.cli.streams import open_missing_streams
 from avenor.host.backend_names import backend_names
@@ -36,20 +36,16 @@ def run(words: Sequence[str]) -> int:
     try:
         values = parse(RUN, words)
         spec = run_spec(values, dict(os.environ))
+        socket = values.text("control_socket")
+        socket = None if socket is None else absolute(RUN, "--control-socket", socket)
         http = check_http(RUN, values)
     except UsageError as error:
         complain(usage_error_text(RUN, error.message))
         _tell_sentinel(words, error.message)
         return 1
-    socket = values.text("control_socket")
     from avenor.runtimes.main import run_once
 
-    return run_once(
-        spec,
-        control_socket=None if socket is None else os.path.abspath(socket),
-        quiet=values.switch("quiet"),
-        **http,
-    )
+    return run_once(spec, control_socket=socket, quiet=values.switch("quiet"), **http)
 
 
 def run_spec(values: Values, environ: dict[str, str]) -> RunSpec:
@@ -60,7 +56,7 @@ def run_spec(values: Values, environ: dict[str, str]) -> RunSpec:
     """
     fields = spec_fields(RUN, values, environ)
     try:
-        spec = resolve_spec(msgspec.convert(fields, RunSpec), base=os.getcwd(), backends=backend_names(environ))
+        spec = resolve_spec(msgspec.convert(fields, RunSpec), backends=backend_names(environ))
     except InvalidParams as error:
         raise UsageError(_with_flag(error), RUN) from error
     if not os.path.isdir(spec.dir):
@@ -90,11 +86,14 @@ def _tell_sentinel(words: Sequence[str], reason: str) -> None:
 
 
 def sentinel_path(words: Sequence[str]) -> Path | None:
-    """Where the sentinel belongs, read from words that need not make sense as a whole."""
+    """Where the sentinel belongs, read from words that need not make sense as a whole; None if nobody can tell."""
     sentinel = _value_of("--sentinel-file", words)
     if not sentinel:
         return None
-    return Path(os.path.abspath(os.path.join(_value_of("--dir", words) or ".", sentinel)))
+    try:
+        return Path(os.path.abspath(os.path.join(_value_of("--dir", words) or ".", sentinel)))
+    except OSError:  # the working directory is gone
+        return None
 
 
 def _value_of(name: str, words: Sequence[str]) -> str | None:

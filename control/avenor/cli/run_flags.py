@@ -4,7 +4,7 @@ Their keys are the fields of `avenor.protocol.spec.RunSpec`. The backends are li
 is too heavy for the fast path; a test keeps both lists alike.
 """
 
-from avenor.cli.parsing import UsageError, Values
+from avenor.cli.parsing import UsageError, Values, absolute, utf8
 from avenor.cli.table import BACKEND, COUNT, DIRECTORY, DURATION, FILE, NAME, SWITCH, TEXT, Command, Flag
 
 BACKENDS = (
@@ -109,12 +109,14 @@ SPEC_FLAGS = (
 
 
 def spec_fields(command: Command, values: Values, environ: dict[str, str]) -> dict[str, object]:
-    """The fields of a `RunSpec` that were given, with `env` as a mapping.
+    """The fields of a `RunSpec` that were given, with `env` as a mapping, and an absolute `dir`.
 
     Raises:
-        UsageError: There is nothing to do, or two things; a name without a value in `--env` is not set here.
+        UsageError: There is nothing to do, or two things; a name without a value in `--env` is not set here; there is
+            no such `dir` to be had.
     """
     fields = {flag.key: values.raw(flag.key) for flag in SPEC_FLAGS if flag.key in values}
+    fields["dir"] = absolute(command, "--dir", values.text("dir") or ".")
     if "env" in fields:
         fields["env"] = dict(_assignment(command, text, environ) for text in values.texts("env"))
     if "prompt" in fields and "prompt_file" in fields:
@@ -139,4 +141,4 @@ def _assignment(command: Command, text: str, environ: dict[str, str]) -> tuple[s
         return name, value
     if name not in environ:
         raise UsageError(f"--env: {name} is not set here; give it as {name}=VALUE", command)
-    return name, environ[name]
+    return name, utf8(command, f"--env {name}", environ[name])

@@ -2,13 +2,13 @@
 
 import os
 
-from avenor.cli.parsing import Values
+from avenor.cli.parsing import Values, absolute
 from avenor.cli.run_flags import spec_fields
 from avenor.cli.table import Command
 
 
 def spawn_params(command: Command, values: Values, socket: str, environ: dict[str, str]) -> dict[str, object]:
-    """The params of `spawn`. Only `dir` is made absolute here: the supervisor resolves the other paths against it.
+    """The params of `spawn`. Only `dir` is absolute: the supervisor resolves the other paths against it.
 
     A runtime that was started by an agent of the same supervisor is that agent's child, unless a flag says otherwise.
 
@@ -16,15 +16,13 @@ def spawn_params(command: Command, values: Values, socket: str, environ: dict[st
         UsageError: As `spec_fields`.
     """
     params = spec_fields(command, values, environ)
-    params["dir"] = os.path.abspath(values.text("dir") or ".")
     for key in ("key", "wait", "parent_id", "on_crash"):
         if key in values:
             params[key] = values.text(key)
     parent = environ.get("AVENOR_RUNTIME_ID")
-    if parent and "parent_id" not in params and _is_same(socket, environ.get("AVENOR_SOCKET")):
-        params["parent_id"] = parent
+    around = environ.get("AVENOR_SOCKET")
+    if parent and around and "parent_id" not in params:
+        given = absolute(command, "--socket", socket)
+        if os.path.realpath(given) == os.path.realpath(around):
+            params["parent_id"] = parent
     return params
-
-
-def _is_same(socket: str, known: str | None) -> bool:
-    return bool(known) and os.path.realpath(socket) == os.path.realpath(known or "")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import msgspec
 
 from avenor.cli.commands import STABLE
 from avenor.cli.http_flags import check_http
-from avenor.cli.parsing import UsageError, Values, parse
+from avenor.cli.parsing import UsageError, Values, absolute, parse, utf8
 from avenor.cli.socket_path import default_socket
 from avenor.cli.streams import open_missing_streams
 from avenor.stable.options import Options
@@ -45,10 +44,12 @@ def supervisor_options(values: Values) -> Options:
             raise UsageError(f"{flag.name}: it must be 1 or more", STABLE)
         if flag.key in _MORE_THAN_NOTHING and given.get(flag.key) == 0:
             raise UsageError(f"{flag.name}: it must be more than 0; without it everything is kept", STABLE)
-    given["control_socket"] = os.path.abspath(values.text("control_socket") or default_socket())
+    given["control_socket"] = absolute(STABLE, "--control-socket", values.text("control_socket") or default_socket())
     if "state_dir" in given:
-        given["state_dir"] = os.path.abspath(values.text("state_dir") or "")
+        given["state_dir"] = absolute(STABLE, "--state-dir", values.text("state_dir") or "")
     given.update(check_http(STABLE, values))
     if given.get("idle_timeout") == 0:
         given["idle_timeout"] = None
-    return msgspec.convert(given, Options)
+    options = msgspec.convert(given, Options)
+    utf8(STABLE, "--state-dir", str(options.state_path))
+    return options

@@ -187,20 +187,22 @@ _PATHS = (
 _DURATIONS = ("timeout", "progress_timeout", "handshake_timeout", "permission_claim_timeout")
 
 
-def resolve_spec(spec: RunSpec, *, base: str | None = None, backends: Collection[str] = BACKENDS) -> RunSpec:
+def resolve_spec(spec: RunSpec, *, backends: Collection[str] = BACKENDS) -> RunSpec:
     """The spec with absolute paths, durations in seconds and its defaults filled in.
 
     Args:
-        spec: As it was asked for.
-        base: What a relative `dir` is relative to; None refuses one.
+        spec: As it was asked for, with an absolute `dir`: whoever asks knows best what another is relative to.
         backends: The names that `backend` may have; iterated over only to tell what there is to choose from.
 
     Raises:
         InvalidParams: A field cannot be used; `data.field` names it.
     """
+    if not os.path.isabs(spec.dir):
+        raise _bad("dir", spec.dir, "it must be absolute")
+    directory = os.path.normpath(spec.dir)
+    _check_text(spec)
     _check_choices(spec, backends)
     _check_servers(spec)
-    directory = _resolve_dir(spec.dir, base)
     changes: dict[str, object] = {"dir": directory}
     for name in _PATHS:
         value = getattr(spec, name)
@@ -271,6 +273,15 @@ def _check_choices(spec: RunSpec, backends: Collection[str]) -> None:
             raise _bad("env", name, "a name is not empty and holds no '=', and there is no NUL in either")
     for name in ("prompt", "agent", "model", "thinking", "label", "run_id", "resume"):
         _text(name, getattr(spec, name))
+
+
+def _check_text(spec: RunSpec) -> None:
+    """Refuses what came from a command line, or from the name of a directory, and is no text."""
+    for name in RunSpec.__struct_fields__:
+        try:
+            msgspec.json.encode(getattr(spec, name))
+        except UnicodeEncodeError:
+            raise InvalidParams(f"{name}: it is not UTF-8", data={"field": name}) from None
 
 
 def check_server_url(url: str) -> str:
@@ -351,14 +362,6 @@ def _text(name: str, value: str | None) -> str:
     if value is not None and (value == "" or "\0" in value):
         raise _bad(name, value, "leave it out, or give it some text without NUL")
     return value or ""
-
-
-def _resolve_dir(directory: str, base: str | None) -> str:
-    if os.path.isabs(directory):
-        return os.path.normpath(directory)
-    if base is None:
-        raise _bad("dir", directory, "over the socket it must be absolute")
-    return os.path.normpath(os.path.join(base, directory))
 
 
 def _seconds(name: str, value: Duration | None) -> float | None:

@@ -92,9 +92,9 @@ def run_once(
     with the spec is told on stderr, and in the sentinel if it named one.
 
     Args:
-        spec: As the user gave it; relative paths and defaults are resolved here, against the current directory.
+        spec: As the user gave it, with an absolute `dir`; other paths and defaults are resolved here.
         quiet: Shows nothing.
-        control_socket: Where to listen, if anywhere.
+        control_socket: Where to listen, an absolute path, if anywhere.
         http_debug: Where to answer HTTP, if anywhere.
         http_token_file: Where its token goes; None puts it beside the socket, or into the run's directory.
     """
@@ -160,12 +160,11 @@ def _run_in(
     lock = FileLock(rundir.lock_path)
     if not lock.try_acquire():
         raise AssertionError(f"somebody locked our new directory {directory}")
-    socket_path = None if control_socket is None else os.path.abspath(control_socket)
     place = Place(
         rundir=rundir,
         identity=rundir.write_process(),
         sentinel_path=record.spec.sentinel_file,
-        sockets=[] if socket_path is None else [Listening(path=socket_path, is_private=False)],
+        sockets=[] if control_socket is None else [Listening(path=control_socket, is_private=False)],
         told=_tell_start_error,
         view=make_view(quiet=quiet, is_board=record.config is not None),
         open_http=open_http,
@@ -203,7 +202,7 @@ def take(rundir: RunDir) -> tuple[Record, FileLock]:
 
 def _own_record(spec: RunSpec) -> Record:
     names = backend_names(os.environ)
-    resolved = load_servers(resolve_spec(spec, base=os.getcwd(), backends=names))
+    resolved = load_servers(resolve_spec(spec, backends=names))
     prompt = _prompt_of(resolved)
     check_script(resolved.script)
     config, warnings = load_config_of(resolved, prompt, backends=names)
@@ -259,7 +258,7 @@ def _refuse(spec: RunSpec, error: AvenorError) -> int:
 def _tell(spec: RunSpec, outcome: Outcome) -> int:
     """Tells the end of a run that never began; returns its exit code."""
     if spec.sentinel_file is not None:
-        path = os.path.join(os.path.abspath(spec.dir), spec.sentinel_file)
+        path = os.path.join(spec.dir, spec.sentinel_file)
         try:
             write_sentinel(path, outcome)
         except OSError as problem:

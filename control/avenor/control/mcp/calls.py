@@ -211,7 +211,10 @@ class Jockey:
 
 
 def _directory(path: str) -> str:
-    absolute = os.path.abspath(os.path.expanduser(path))
+    try:
+        absolute = os.path.abspath(os.path.expanduser(path))
+    except OSError as error:
+        raise InvalidParams(f"repo_dir {path!r}: the working directory is gone; give an absolute path") from error
     if not os.path.isdir(absolute):
         raise InvalidParams(f"repo_dir {path!r}: there is no such directory")
     return absolute

@@ -5,6 +5,7 @@ no text. Words are read as YAML 1.2 does: `yes`, `on` and `12:30` are text. This
 while to import: nothing imports it before there is a manifest to be read.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -49,6 +50,16 @@ def read_tree(data: bytes, *, file: str) -> Tree:
     except UnicodeDecodeError as error:
         message = f"it is not UTF-8 (byte {error.start})"
         return Tree(value=None, places={}, mistakes=[Located(Mistake(ROOT, message), Place())])
+    tree = _read(text, file)
+    try:
+        json.dumps(tree.value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        message = "a text has half of a surrogate pair, which is no character"
+        return Tree(value=None, places=tree.places, mistakes=[*tree.mistakes, Located(Mistake(ROOT, message), Place())])
+    return tree
+
+
+def _read(text: str, file: str) -> Tree:
     if file.endswith(".json"):
         return read_json_tree(text)
     if text.lstrip().startswith("{"):
