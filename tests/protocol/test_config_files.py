@@ -85,6 +85,18 @@ def test_what_is_no_json_is_refused(data: bytes) -> None:
     assert found[0].startswith("root.json: $: this is no JSON: ")
 
 
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ('{"pre":[{"name":"a","prompt":"x"}],"pre":[{"name":"b","prompt":"y"}],"team":[]}', "$.pre"),
+        ('{"team":[{"name":"a","prompt":"x","prompt":"y"}]}', "$.team[0].prompt"),
+    ],
+)
+def test_a_member_that_is_there_twice_is_refused(text: str, path: str) -> None:
+    """The work that one of them describes would be lost without a word."""
+    assert errors(text.encode()) == [f"root.json: {path}: it is there twice"]
+
+
 def test_a_file_that_cannot_be_read_is_a_mistake_like_others() -> None:
     """With the system's reason."""
     with pytest.raises(ConfigError, match=r"^/x/none\.json: \$: No such file or directory$"):

@@ -106,6 +106,7 @@ def test_every_mistake_of_a_file_is_told_with_its_path() -> None:
         (b"{", "$: this is no JSON: "),
         (b'"\xff"', "$: this is no JSON: "),
         (b'{"mcpServers": {}} x', "$: this is no JSON: "),
+        (b'{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "$.mcpServers.a: it is there twice"),
     ],
 )
 def test_what_is_no_list_of_servers_says_what_is_expected(data: bytes, expected: str) -> None:

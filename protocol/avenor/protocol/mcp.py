@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from avenor.protocol.errors import ConfigError
-from avenor.protocol.validation import Mistake, find_mistakes
+from avenor.protocol.validation import Mistake, find_doubles, find_mistakes
 
 # Agents make tool names from it, and some refuse other characters.
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -63,7 +63,7 @@ def read_mcp_config(data: bytes, *, file: str) -> list[McpServer]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refusal(file, [Mistake("$", f"this is no JSON: {error}")]) from error
     servers: list[McpServer] = []
-    mistakes: list[Mistake] = []
+    mistakes = find_doubles(data)
     for path, name, item in _entries(value, mistakes):
         found = find_mistakes(item, _Entry, path)
         if not found:

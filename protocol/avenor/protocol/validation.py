@@ -1,11 +1,12 @@
 """Loads a JSON document into a strict struct and reports every mistake in it, each with its JSON path.
 
 msgspec stops at the first mistake. A person who wrote a file wants all of them, so a document that fails is walked
-again piece by piece. Reading the file is left to the caller.
+again piece by piece; and msgspec takes a member that is there twice for one. Reading the file is left to the caller.
 """
 
+import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
@@ -41,10 +42,24 @@ def decode_document(data: bytes, type_: type[T], *, file: str) -> T:
     Raises:
         ConfigError: It cannot be used; `data.file` names it, `data.errors` lists every mistake (`path`, `message`).
     """
+    doubles = find_doubles(data)
     try:
-        return msgspec.json.decode(data, type=type_)
+        document = msgspec.json.decode(data, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _refusal(file, _document_mistakes(data, type_, error)) from error
+        raise _refusal(file, [*doubles, *_document_mistakes(data, type_, error)]) from error
+    if doubles:
+        raise _refusal(file, doubles)
+    return document
+
+
+def find_doubles(data: bytes) -> list[Mistake]:
+    """The members that are in one object of a JSON text twice: a decoder takes the last, and what it drops is lost."""
+    try:
+        # Integers may be of any length, which Python's do not take.
+        value = json.loads(data.decode(), object_pairs_hook=_Members, parse_int=float)
+        return list(_doubles(value, "$"))
+    except (ValueError, RecursionError):  # that it is no JSON, or too deep, others tell
+        return []
 
 
 def find_mistakes(value: object, type_: object, path: str = "$") -> list[Mistake]:
@@ -71,6 +86,23 @@ def find_mistakes(value: object, type_: object, path: str = "$") -> list[Mistake
     if origin in (Union, types.UnionType):
         return _union_mistakes(value, type_, arguments, path)
     return _try_convert(value, type_, path)
+
+
+class _Members(list[tuple[str, Any]]):
+    """The members of an object, all of them."""
+
+
+def _doubles(value: object, path: str) -> Iterator[Mistake]:
+    if isinstance(value, _Members):
+        names: set[str] = set()
+        for name, item in value:
+            if name in names:
+                yield Mistake(f"{path}.{name}", "it is there twice")
+            names.add(name)
+            yield from _doubles(item, f"{path}.{name}")
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[object]", value)):
+            yield from _doubles(item, f"{path}[{index}]")
 
 
 def _document_mistakes(data: bytes, type_: object, error: Exception) -> list[Mistake]:
