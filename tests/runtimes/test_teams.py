@@ -6,8 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from avenor.protocol.configs import ResolvedConfig
 from avenor.protocol.errors import Ended
-from avenor.protocol.events import PhaseEnd, PhaseStart, PromptQueued, RunStart, TeamEnd, TeamStart
+from avenor.protocol.events import LoopEnd, PhaseEnd, PhaseStart, PromptQueued, RunStart, TeamEnd, TeamStart
 from avenor.protocol.outcomes import Status
 from avenor.runtimes.backends.base import OpenParams, SessionSink, TurnStop
 from avenor.runtimes.endings import Cause
@@ -55,6 +56,13 @@ class Barrier:
             self._open.set()
         await self._open.wait()
         return await says("met")(session)
+
+
+async def aborts_when_cancelled(session: FakeSession) -> TurnStop:
+    """Works until it is cancelled, and then says that it aborts."""
+    await session.cancelled.wait()
+    session.say("[loop: abort | second]\n")
+    return TurnStop(stop_reason="cancelled")
 
 
 def counts(rig: RunRig) -> dict[str, int]:
@@ -311,12 +319,6 @@ async def test_a_member_that_has_not_started_when_another_aborts_does_not_start(
 
 async def test_the_first_abort_wins_and_later_ones_are_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
     """By time, not by place in the config; the label of the second is not kept."""
-
-    async def aborts_when_cancelled(session: FakeSession) -> TurnStop:
-        session.say("[loop: abort | second]\n")
-        await session.cancelled.wait()
-        return TurnStop(stop_reason="cancelled")
-
     acts = Acts(a=aborts_when_cancelled, b=later(says("[loop: abort | first]\n")))
     rig = rig_for(tmp_path, team("a", "b"), acts)
     outcome = await rig.run()
@@ -728,6 +730,84 @@ async def test_an_abort_in_a_nested_member_ends_the_others(tmp_path: Path, autoj
     assert (outcome.status, outcome.reason) == (Status.BLOCKED, "flat")
     assert counts(rig) == {"aborted": 1, "cancelled": 1}
     assert [event.exit_reason for event in rig.only(TeamEnd)] == ["cancelled", "abort"]
+
+
+@pytest.mark.parametrize("inner", [loop("x", max_iterations=1), team("x", "y")])
+async def test_an_abort_in_a_nested_member_acts_when_its_phase_stands(
+    tmp_path: Path, autojump_clock: MockClock, inner: ResolvedConfig
+) -> None:
+    """Not when its agent has ended: the others are cancelled at once; a cancel, or their own abort, comes too late."""
+    acts = Acts(x=later(says("[loop: abort | first]\n")), y=hangs, b=aborts_when_cancelled)
+    config = team(phase("n", "team", nested=loop(phase("m", nested=inner))), "b")
+    rig = rig_for(tmp_path, config, acts)
+    rig.backend.may_close = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.run)
+        await trio.sleep(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [s.prompts for s in rig.backend.sessions if not s.cancelled.is_set()] == [["do x"]]
+        assert not rig.host.end(CANCEL)
+        rig.backend.may_close.set()
+    assert rig.outcome is not None
+    assert (rig.outcome.status, rig.outcome.reason) == (Status.BLOCKED, "first")
+    assert {event.exit_reason for event in rig.only(LoopEnd) + rig.only(TeamEnd)} == {"abort"}
+    assert course(rig)[-1] == "-n blocked 5"
+    assert counts(rig) == {"aborted": 2}
+
+
+@pytest.mark.parametrize(
+    ("act", "reason", "end", "fate"),
+    [
+        (says("ok"), "end_turn", "-n end_turn 0", "completed"),
+        (crashes(), "phase_failure", "-n error 1", "failed"),
+    ],
+)
+async def test_a_cancel_does_not_change_what_a_nested_member_has_come_to(
+    tmp_path: Path, autojump_clock: MockClock, act: Act, reason: str, end: str, fate: str
+) -> None:
+    """Its last phase stands, though its agent has still to end; the team ends by the cancel."""
+
+    async def stays_open(session: FakeSession) -> TurnStop:
+        session.backend.may_close = trio.Event()
+        return await act(session)
+
+    rig = rig_for(tmp_path, team(phase("n", "team", nested=team("x", pre=("p",))), "b"), Acts(x=stays_open, b=hangs))
+    async with trio.open_nursery() as nursery:
+        await rig.start(nursery)
+        rig.host.end(CANCEL)
+        rig.backend.may_close.set()
+    inner, outer = rig.only(TeamEnd)
+    assert (inner.exit_reason, outer.exit_reason) == (reason, "cancelled")
+    assert end in course(rig)
+    assert counts(rig) == {fate: 1, "cancelled": 1}
+
+
+async def test_a_nested_member_that_says_abort_after_the_cancel_is_counted(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """As any member is; the cancel came first."""
+    rig = rig_for(tmp_path, team(phase("n", "team", nested=loop("x")), "b"), Acts(x=aborts_when_cancelled, b=hangs))
+    async with trio.open_nursery() as nursery:
+        await rig.start(nursery)
+        rig.host.end(CANCEL)
+    assert rig.outcome is not None
+    assert rig.outcome.status is Status.KILLED
+    assert "-n cancelled 130" in course(rig)
+    assert counts(rig) == {"aborted": 1, "cancelled": 1}
+
+
+async def test_after_a_loss_the_first_abort_is_still_the_first(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Whatever comes first when the ends of the members are read again."""
+
+    config = team(*"abcdef", phase("n", "team", nested=loop("x")))
+    acts = Acts(**dict.fromkeys("abcdef", aborts_when_cancelled), x=later(says("[loop: abort | first]\n")))
+    first = rig_for(tmp_path, config, acts)
+    await first.run()
+    lost = first.log_path.read_bytes().splitlines()[: first.names.index("avenor.team.end")]
+    rig = RunRig(tmp_path, first.backend, config=config, lost=lost)
+    outcome = await rig.run()
+    assert (outcome.status, outcome.reason) == (Status.BLOCKED, "first")
+    assert counts(rig) == {"aborted": 7}
 
 
 async def test_a_nested_team_of_which_nothing_runs_holds_nothing_up(tmp_path: Path, autojump_clock: MockClock) -> None:

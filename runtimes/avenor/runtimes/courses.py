@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from avenor.protocol.configs import ResolvedConfig, ResolvedPhase
 from avenor.protocol.events import PhaseStart
@@ -43,7 +44,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         spec: What its phases get, where they do not say otherwise.
         ending: Cuts it short.
         past: What its first phase's git delta tells of.
-        follows: Whether another phase may follow in the run when this is over; asked with whether it has ended clean.
+        follows: Told the phase that decides what this comes to, as soon as that stands; returns whether another phase
+            may follow in the run when this is over.
         is_alone: Nothing of the run goes on beside it.
     """
 
@@ -51,7 +53,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     spec: RunSpec
     ending: Ending
     past: GitPast
-    follows: Callable[[bool], bool]
+    follows: Callable[[PhaseResult], bool]
     is_alone: bool
 
     def has_begun(self, stage: "Stage") -> bool:
@@ -222,6 +224,10 @@ class Course:
             host.conclude()
         return result
 
+    def goes_on(self, result: PhaseResult, *, has_more: bool) -> bool:
+        """Whether a phase may follow one that stands like this, after which this course has more or has not."""
+        return (result.is_clean and has_more) or self._place.follows(result)
+
     def reason_for(self, stopped: PhaseResult, otherwise: ExitReason) -> ExitReason:
         """Why the course ends with a phase that did not end clean."""
         cause = self._place.ending.cause
@@ -246,30 +252,31 @@ class Course:
         if self._stage.host.past_of(Key.of(around.scope, phase.name, around.iteration)) is None:
             self._stage.host.log.emit(mark.put_on(PhaseStart()))
         stands: list[bool] = []
+        with around.ending.part() as ending:
 
-        def follows(is_clean: bool) -> bool:
-            stands.append(around.stands(_standing(is_clean=is_clean)))
-            return stands[-1]
+            def follows(decided: PhaseResult) -> bool:
+                ending.settle()  # what it comes to is certain, though its agents have still to end
+                stands.append(around.stands(_standing(decided)))
+                return stands[-1]
 
-        place = Place(
-            scope=around.scope.inside(phase.name),
-            spec=around.spec,
-            ending=around.ending,
-            past=around.past,
-            follows=follows,
-            is_alone=around.is_alone,
-        )
-        came = await self._stage.nest(self._stage, config, place)
+            place = Place(
+                scope=around.scope.inside(phase.name),
+                spec=around.spec,
+                ending=ending,
+                past=around.past,
+                follows=follows,
+                is_alone=around.is_alone,
+            )
+            came = await self._stage.nest(self._stage, config, place)
         result = _phase_result(came)
         if not stands:  # no phase of it ran, so none has said that it was the last
             around.stands(result)
         return await tell_end(self._stage.host, result, mark)
 
 
-def _standing(*, is_clean: bool) -> PhaseResult:
-    """As much of a nested phase's result as is known when its last phase stands."""
-    code = ExitCode.OK if is_clean else ExitCode.FAILED
-    return PhaseResult(stop_reason="end_turn" if is_clean else "phase_failure", exit_code=code)
+def _standing(decided: PhaseResult) -> PhaseResult:
+    """What a nested phase comes to, as soon as the phase in it stands that decides; other markers stay inside."""
+    return replace(decided, exit=None, skips=[])
 
 
 def _phase_result(came: CourseResult) -> PhaseResult:
@@ -292,6 +299,6 @@ def _phase_result(came: CourseResult) -> PhaseResult:
         final_output=came.final_output,
         failure=last.failure,
         was_cut=came.exit_reason in ("cancelled", "timeout"),
-        abort=last.abort if is_blocked else None,
+        abort=last.abort,
         mark=came.mark,
     )

@@ -60,7 +60,7 @@ class _Loop:
         config = self._config
         stopped = await self._course.run_list(
             config.pre,
-            follows=lambda result: self._goes_on(result, bool(config.loop or config.post)),
+            follows=lambda result: self._course.goes_on(result, has_more=bool(config.loop or config.post)),
             values=self._values(0),
         )
         if stopped is not None:
@@ -69,7 +69,7 @@ class _Loop:
         if exit_reason not in ("end_turn", "marker", "max_iterations"):
             return self._end(exit_reason, decided)
         stopped = await self._course.run_list(
-            config.post, follows=lambda result: self._goes_on(result, False), values=self._values(0)
+            config.post, follows=lambda result: self._course.goes_on(result, has_more=False), values=self._values(0)
         )
         if stopped is not None:
             return self._end(self._course.reason_for(stopped, "phase_failure"), stopped)
@@ -97,23 +97,17 @@ class _Loop:
                 return "marker", stopped
         if self._fails_at_limit:
             assert self._course.last is not None  # there is an iteration, and a phase in it
-            return "phase_failure", replace(self._course.last, stop_reason="max_iterations", exit_code=ExitCode.FAILED)
+            return "phase_failure", _at_limit(self._course.last)
         return "max_iterations", None
 
     def _after_iteration(self, result: PhaseResult, *, is_last: bool) -> bool:
         """Whether a phase may follow the last one of an iteration."""
         is_over = result.exit is not None or is_last
         if not is_over:
-            return self._goes_on(result, True)
+            return self._course.goes_on(result, has_more=True)
         if result.is_clean and result.exit is None and self._fails_at_limit:
-            return self._place.follows(False)
-        return self._goes_on(result, bool(self._config.post))
-
-    def _goes_on(self, result: PhaseResult, has_more: bool) -> bool:
-        """Whether a phase may follow one that ended like this, after which this loop has more or has not."""
-        if not result.is_clean:
-            return self._place.follows(False)
-        return has_more or self._place.follows(True)
+            return self._place.follows(_at_limit(result))
+        return self._course.goes_on(result, has_more=bool(self._config.post))
 
     def _end(self, exit_reason: ExitReason, last: PhaseResult | None) -> CourseResult:
         output = "" if self._course.last is None else self._course.last.final_output
@@ -121,3 +115,8 @@ class _Loop:
 
     def _values(self, iteration: int) -> dict[str, str | int]:
         return {"Iteration": iteration, "MaxIterations": self._config.max_iterations}
+
+
+def _at_limit(last: PhaseResult) -> PhaseResult:
+    """The last phase of a loop that must not reach its limit, and has."""
+    return replace(last, stop_reason="max_iterations", exit_code=ExitCode.FAILED)

@@ -30,7 +30,7 @@ async def run_phased(record: Record, host: RunHost) -> Outcome:
             spec=record.spec,
             ending=host.ending,
             past=GitPast(began=began),
-            follows=lambda _is_clean: False,
+            follows=lambda _decided: False,
             is_alone=True,
         )
         came = await _run(stage, record.config, place)

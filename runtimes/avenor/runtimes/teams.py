@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from avenor.protocol.configs import ResolvedPhase, ResolvedTeam
 from avenor.protocol.events import TeamEnd, TeamStart
+from avenor.protocol.markers import Directive
 from avenor.protocol.spec import phase_spec
 from avenor.runtimes.courses import Course, CourseResult, ExitReason, Place, Stage
 from avenor.runtimes.endings import Cause, Ending
@@ -66,7 +67,7 @@ class _Team:
         self._results: dict[str, PhaseResult] = {}
         self._running: set[str] = set()
         self._first_abort: str | None = None
-        self._is_clean = True
+        self._decided: PhaseResult | None = None
 
     async def run(self) -> CourseResult:
         stopped = await self._run_pre()
@@ -79,7 +80,7 @@ class _Team:
                 return ended
         stopped = await self._course.run_list(
             self._config.post,
-            follows=lambda result: self._goes_on(result.is_clean, has_more=False),
+            follows=lambda result: self._course.goes_on(result, has_more=False),
             values={"TeamOutput": self.output()},
         )
         if stopped is not None:
@@ -113,7 +114,7 @@ class _Team:
 
         def follows(result: PhaseResult) -> bool:
             has_members = any(member.name not in self._course.skips for member in self._config.team)
-            return self._goes_on(result.is_clean, has_more=has_members or bool(self._config.post))
+            return self._course.goes_on(result, has_more=has_members or bool(self._config.post))
 
         return await self._course.run_list(self._config.pre, follows=follows, additions=additions, skippable=skippable)
 
@@ -126,7 +127,7 @@ class _Team:
             inboxes = self._open_inboxes(members, arounds)
             async with trio.open_nursery() as nursery:
                 for member in members:
-                    nursery.start_soon(self._run_member, member, arounds[member.name], inboxes.get(member.name), ending)
+                    nursery.start_soon(self._run_member, member, arounds[member.name], inboxes.get(member.name))
         if self._place.is_alone:
             await self._stage.host.sweep()
         with self._place.ending.interruptible():
@@ -151,28 +152,27 @@ class _Team:
         past = self._stage.host.past_of(Key.of(arounds[member.name].scope, member.name, 0))
         return past is not None and past.end is not None
 
-    async def _run_member(self, member: ResolvedPhase, around: Around, inbox: Inbox | None, ending: Ending) -> None:
-        result = await self._course.run_one(member, around, inbox=inbox)
-        self._results[member.name] = result
-        self._note_abort(member, result, ending)
+    async def _run_member(self, member: ResolvedPhase, around: Around, inbox: Inbox | None) -> None:
+        self._results[member.name] = await self._course.run_one(member, around, inbox=inbox)
 
     def _note_standing(self, member: ResolvedPhase, result: PhaseResult, ending: Ending) -> bool:
         """A member takes no more prompts; returns whether another phase may follow."""
         self._running.discard(member.name)
-        self._is_clean = self._is_clean and result.is_clean
-        self._note_abort(member, result, ending)
-        if self._running:
-            return True
-        return self._goes_on(self._is_clean, has_more=bool(self._config.post))
+        if self._first_abort is not None:
+            return False
+        if result.abort is not None and not result.was_cut:
+            return self._abort(member, result, result.abort, ending)
+        if self._decided is None or self._decided.is_clean:
+            self._decided = result
+        return bool(self._running) or self._course.goes_on(self._decided, has_more=bool(self._config.post))
 
-    def _note_abort(self, member: ResolvedPhase, result: PhaseResult, ending: Ending) -> None:
-        """The first member that aborts ends the others, unless something else has ended them before."""
-        if result.abort is None or self._first_abort is not None or ending.cause is not None:
-            return
+    def _abort(self, member: ResolvedPhase, result: PhaseResult, marker: Directive, ending: Ending) -> bool:
+        """The first member that aborts ends the others, and all that is around this team; nothing may follow."""
         self._first_abort = member.name
-        self._stage.host.conclude()  # whatever is around this team: an abort blocks the run
-        label = "" if result.abort.label is None else f": {result.abort.label}"
+        self._stage.host.conclude()
+        label = "" if marker.label is None else f": {marker.label}"
         ending.decide(Cause(stop_reason="cancelled", reason=f"member {member.name} aborted{label}"))
+        return self._place.follows(result)
 
     def _judge(self, members: Sequence[ResolvedPhase]) -> CourseResult | None:
         """How the team ends if its post phases must not run; None if they may."""
@@ -181,16 +181,11 @@ class _Team:
         if not unclean:
             return None
         decided = unclean[0]
-        if self._place.ending.cause is None and self._first_abort is not None:
+        if self._first_abort is not None:
             return self._end("abort", self._results[self._first_abort])
         return self._end(self._course.reason_for(decided, "phase_failure"), decided)
 
     # ---- for all
-
-    def _goes_on(self, is_clean: bool, *, has_more: bool) -> bool:
-        if not is_clean:
-            return self._place.follows(False)
-        return has_more or self._place.follows(True)
 
     def _fate(self, name: str) -> Fate:
         if name in self._course.skips:
