@@ -107,6 +107,13 @@ def test_open_permissions_are_listed_until_each_is_answered() -> None:
     ) == ([], None, "running", False)  # fmt: skip
 
 
+def test_a_permission_is_open_until_its_own_answer() -> None:
+    """The end of a turn answers nothing: whoever still waits is shown."""
+    state = fold(*START, ask("p1"), ev.TurnEnd(stop_reason="end_turn"))
+
+    assert ([p.request_id for p in state.permissions], state.turn_state) == (["p1"], "ended")
+
+
 def test_an_ended_run_tells_its_outcome() -> None:
     """`run.end` is the last word; nothing stays open."""
     state = fold(

@@ -353,6 +353,25 @@ turns()
     assert sink.text() == "on it, late words"
 
 
+async def test_a_question_goes_with_its_turn(tmp_path: Path) -> None:
+    """An agent that does not wait for the answer hears that it is cancelled, and nobody is asked any longer."""
+    body = """
+p = expect("session/prompt")
+ask(1)
+end(p)
+p, answer = sorted((recv(), recv()), key=lambda message: "method" not in message)
+say(json.dumps(answer["result"]))
+end(p)
+turns()
+"""
+    sink = RecordingSink()
+    async with opened(ACP, _params(tmp_path, "start()\n" + body), sink) as session:
+        assert (await session.prompt("go")).stop_reason == "end_turn"
+        await session.prompt("again")
+        assert json.loads(sink.text()) == {"outcome": {"outcome": "cancelled"}}
+        assert sink.withdrawn == sink.asks
+
+
 async def test_a_question_that_is_none_is_refused(tmp_path: Path) -> None:
     """Malformed params get −32602, so that the agent does not wait for ever."""
     body = """

@@ -163,6 +163,16 @@ async def test_a_question_that_codex_withdraws_is_not_answered(tmp_path: Path) -
     assert _answers(tmp_path) == {8: {"decision": "accept"}}
 
 
+async def test_a_question_goes_with_its_turn(tmp_path: Path) -> None:
+    """A codex that does not wait for the answer hears that it is cancelled."""
+    backend, params = small_codex(tmp_path)
+    sink = RecordingSink(never)
+    async with opened(backend, params, sink) as session:
+        assert (await session.prompt(doing(STARTED, _QUESTION, completed()))).stop_reason == "end_turn"
+        await eventually(lambda: _answers(tmp_path) == {7: {"decision": "cancel"}})
+        assert sink.withdrawn == sink.asks
+
+
 async def test_no_answer_declines(tmp_path: Path) -> None:
     """A question that is settled without an option lets the turn go on."""
 
@@ -271,7 +281,7 @@ async def test_too_many_open_questions_are_declined(tmp_path: Path) -> None:
     backend, params = small_codex(tmp_path)
     sink = RecordingSink(never)
     async with opened(backend, params, sink) as session, trio.open_nursery() as nursery:
-        nursery.start_soon(session.prompt, doing(STARTED, *questions, {"answered": count - 1}, completed()))
+        nursery.start_soon(session.prompt, doing(STARTED, *questions, {"wait": "turn/interrupt"}, completed()))
         await sink.wait_asked(QUESTIONS_LIMIT)
         await eventually(lambda: _answers(tmp_path))
         assert _answers(tmp_path) == {count - 1: {"decision": "decline"}}

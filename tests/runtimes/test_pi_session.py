@@ -78,11 +78,25 @@ async def test_more_questions_than_anybody_can_answer_are_withdrawn(
     """Those beyond the limit."""
     monkeypatch.setattr("avenor.runtimes.backends.pi_session.QUESTIONS_LIMIT", 1)
     sink = RecordingSink(never)
-    backend = make_backend(tmp_path, prompts=[[*_BEGIN, question(1), question(2), *_END]])
+    backend = make_backend(tmp_path, prompts=[[*_BEGIN, question(1), question(2)]], aborted=_ABORTED)
     async with opened(backend, make_params(tmp_path), sink) as session:
-        await session.prompt("hello")
-        await sink.wait_asked()
-        await eventually(lambda: [m["id"] for m in received(tmp_path) if "cancelled" in m] == ["q2"])
+
+        async def cancel() -> None:
+            await sink.wait_asked()
+            await eventually(lambda: [m["id"] for m in received(tmp_path) if "cancelled" in m] == ["q2"])
+            await session.cancel()
+
+        await run_turn(session, cancel)
+
+
+async def test_a_question_goes_with_its_turn(tmp_path: Path) -> None:
+    """A pi that does not wait for the answer hears that it is cancelled."""
+    backend = make_backend(tmp_path, prompts=[[*_BEGIN, question(1), *_END]])
+    sink = RecordingSink(never)
+    async with opened(backend, make_params(tmp_path), sink) as session:
+        assert (await session.prompt("hello")).stop_reason == "end_turn"
+        await eventually(lambda: [m["id"] for m in received(tmp_path) if "cancelled" in m] == ["q1"])
+        assert sink.withdrawn == sink.asks
 
 
 async def test_a_pi_that_dies_in_a_turn_ends_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from avenor.protocol.errors import AgentExited, Ended, InvalidParams, SpawnError
 from avenor.protocol.events import (
     AgentStatus,
     Error,
+    PermissionResponse,
     PromptQueued,
     Retry,
     RunEnding,
@@ -217,6 +218,29 @@ async def test_the_progress_timeout_does_not_count_while_somebody_decides(
         rig.host.broker.answer(rig.host.fold.state.permissions[0].request_id, "allow", None)
     assert rig.outcome is not None
     assert rig.outcome.status is Status.DONE
+
+
+async def test_a_question_goes_with_its_turn(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """An agent that does not wait for the answer has asked nobody: its next turn may not be silent for ever."""
+    async with trio.open_nursery() as nursery:
+
+        async def play(session: FakeSession, _text: str) -> TurnStop:
+            if session.prompts == ["hello"]:
+                nursery.start_soon(session.ask)
+                await trio.sleep(1)
+                return TurnStop(stop_reason="end_turn")
+            return await play_until_cancelled(session, "")
+
+        rig = RunRig(tmp_path, FakeBackend(play), parks=True, progress_timeout=10.0, timeout=60.0)
+        nursery.start_soon(rig.run)
+        await trio.sleep(2)
+        assert rig.fold.state.permissions == []
+        rig.host.accept_prompt("again", "control")
+    assert rig.outcome is not None
+    assert rig.outcome.stop_reason == "progress_timeout"
+    told = [name for name in rig.names if name in ("permission.request", "permission.response", "turn.end")]
+    assert told == ["permission.request", "permission.response", "turn.end", "turn.end"]
+    assert rig.only(PermissionResponse)[0].source == "cancel"
 
 
 @pytest.mark.parametrize("moment", ["opening", "turn", "retry"])

@@ -312,7 +312,6 @@ def _set_permissions(state: Snapshot, pending: list[PendingPermission]) -> None:
 
 
 def _turn_end(state: Snapshot, event: TurnEnd) -> None:
-    _set_permissions(state, [p for p in state.permissions if p.session_id != _or_none(event.session_id)])
     state.turn_state = "ended"
     state.stop_reason = event.stop_reason
     if event.usage is not UNSET:

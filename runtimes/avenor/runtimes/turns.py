@@ -100,6 +100,7 @@ class Turn:
         reading = self._sink.begin_turn()
         failpoint("turn.after_start")
         stop = await self._prompt_agent()
+        self._services.broker.cancel(self._sink)  # what it has asked goes with the turn
         # From here to the decision in `finishing` nothing awaits: a cause that comes later is too late.
         self._sink.end_turn()
         result = self._result(stop, reading.final_output, reading.directives)

@@ -140,6 +140,7 @@ class AcpSession:
         assert turn is not None
         turn.stop = self._judge(answer, turn)
         turn.ended.set()
+        self._questions.withdraw_all()
 
     def _judge(self, answer: Answer, turn: _Turn) -> TurnStop:
         match answer:
@@ -215,7 +216,6 @@ class AcpSession:
         """Takes the loss of a line: the turn has just ended with an error, so the agent should end it too."""
         self._emit(events.Error(source="agent", message=LineTooLong().message))
         self._wire.notify("session/cancel", {"sessionId": self.session_id})
-        self._questions.withdraw_all()
 
     def _take_update(self, params: Raw) -> None:
         update = acp_updates.read_update(params)

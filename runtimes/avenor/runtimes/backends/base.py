@@ -222,7 +222,7 @@ class SessionSink(Protocol):
     async def ask_permission(self, request: PermissionAsk) -> PermissionAnswer:
         """The answer to a question.
 
-        Cancellation: The agent withdrew the question, or its turn is being cancelled; the sink settles it as cancelled.
+        Cancellation: The agent withdrew the question, or its turn ends; the sink settles it as cancelled.
         """
         ...
 

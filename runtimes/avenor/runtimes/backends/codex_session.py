@@ -229,6 +229,7 @@ class CodexSession:
         assert turn is not None
         turn.stop = stop
         turn.ended.set()
+        self._questions.withdraw_all()
 
     # What codex says
 

@@ -186,6 +186,7 @@ class PiSession:
             self._turn = None
             turn.stop = stop
             turn.ended.set()
+            self._withdraw_questions()
 
     def _judge_fault(self, fault: AgentGone | LineTooLong) -> TurnStop:
         if isinstance(fault, LineTooLong):
@@ -228,7 +229,6 @@ class PiSession:
             turn = self._turn
             self._end_turn(turn, self._judge_fault(lost))
             self._abort(turn)
-        self._withdraw_questions()
 
     def _emit(self, event: Event) -> None:
         if self._held is None:
