@@ -54,6 +54,7 @@ class FloodSession:
     agent_version: str | None = None
     agent: str | None = None
     model: str | None = None
+    is_lost = False
     resumed = False
     capabilities = Capabilities()
 

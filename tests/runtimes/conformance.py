@@ -263,6 +263,7 @@ async def tells_a_death_in_mid_turn(kit: Kit, folder: Path) -> None:
         assert stop.error is not None
         assert (stop.error.failure_class, stop.error.permanent) == ("crash", False)
         assert "signal 9" in stop.error.message
+        assert session.is_lost
         assert (await session.wait_exited()).returncode == -signal.SIGKILL
         assert (await session.prompt(kit.say("anyone?"))).stop_reason == "agent_exited"
 

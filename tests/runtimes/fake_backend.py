@@ -39,6 +39,7 @@ class FakeSession:
         self.capabilities = Capabilities(resume="resume")
         self.prompts: list[str] = []
         self.cancelled = trio.Event()
+        self.is_lost = False
         self.exited = trio.Event()
         self.graces: Graces | None = None
         self.stopped = StopResult()

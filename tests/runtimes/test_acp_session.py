@@ -1,6 +1,8 @@
 """Turns, questions and noise of an ACP session, with agents that do one odd thing each."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import msgspec
@@ -14,7 +16,17 @@ from avenor.runtimes.backends import acp_questions, acp_session, agent_link, lin
 from avenor.runtimes.backends.base import AgentExit, OpenParams, PermissionAnswer, PermissionAsk, TurnStop
 from avenor.runtimes.backends.registry import get_backend
 from tests.helpers import eventually
-from tests.runtimes.agent_kit import GRACES, QUICK, RecordingSink, make_params, never, opened, picks, python_agent
+from tests.runtimes.agent_kit import (
+    GRACES,
+    QUICK,
+    TURN_SECONDS,
+    RecordingSink,
+    make_params,
+    never,
+    opened,
+    picks,
+    python_agent,
+)
 from tests.runtimes.mini_agent import PRELUDE
 
 ACP = get_backend("acp")
@@ -526,6 +538,23 @@ os._exit(9)
     async with opened(ACP, _params(tmp_path, "start()\n" + body), RecordingSink()) as session:
         assert (await session.prompt("x")).stop_reason == "agent_exited"
         assert (await session.close(GRACES)).left == []
+
+
+async def test_a_child_that_holds_the_pipes_does_not_hide_a_death_between_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known before what the agent said last has been waited for."""
+    monkeypatch.setattr(agent_link, "DRAIN_SECONDS", TURN_SECONDS)
+    body = """
+import subprocess
+subprocess.Popen(["sleep", "60"], start_new_session=True)
+turns()
+"""
+    async with opened(ACP, _params(tmp_path, "start()\n" + body), RecordingSink()) as session:
+        await session.prompt("x")
+        assert not session.is_lost
+        os.kill(session.agent_pid, signal.SIGKILL)
+        await eventually(lambda: session.is_lost)
 
 
 async def test_an_agent_that_closes_its_output_and_runs_on_has_ended_its_turn(

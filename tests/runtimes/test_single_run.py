@@ -602,6 +602,23 @@ async def test_an_agent_that_dies_while_parked_is_opened_again_by_the_next_promp
     assert rig.backend.last.prompts == ["again"]
 
 
+async def test_a_prompt_does_not_go_to_an_agent_that_has_died(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Though how it has died is known later: what it has started may hold its pipes."""
+    rig = RunRig(tmp_path, FakeBackend(), parks=True, parked_timeout=60)
+    async with trio.open_nursery() as nursery:
+        await rig.start(nursery)
+        lost = rig.backend.last
+        lost.is_lost = True
+        rig.host.accept_prompt("again", "control")
+        await trio.sleep(1)
+        lost.exited.set()
+    assert [(session.resumed, session.prompts) for session in rig.backend.sessions] == [
+        (False, ["hello"]),
+        (True, ["again"]),
+    ]
+    assert "before the next prompt: exit status 0" in rig.only(SessionEnd)[0].error
+
+
 async def test_a_turn_that_is_not_clean_ends_a_run_that_would_park(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Only clean turns park."""
     rig = RunRig(tmp_path, FakeBackend(stopping("refusal")), parks=True)

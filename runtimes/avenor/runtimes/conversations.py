@@ -125,6 +125,8 @@ class Conversation:
         return exit_.describe()
 
     async def _ensure_open(self) -> None:
+        if self._session is not None and self._session.is_lost:
+            await self.close(error=f"the agent ended before the next prompt: {await self.wait_lost()}")
         if self._session is None:
             try:
                 await self._open(self.session_id or None)

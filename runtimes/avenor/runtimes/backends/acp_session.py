@@ -103,6 +103,11 @@ class AcpSession:
         return self._link.pid
 
     @property
+    def is_lost(self) -> bool:
+        """See `base.Session.is_lost`."""
+        return self._link.is_lost
+
+    @property
     def agent(self) -> str | None:
         """The mode in use now, if the agent tells."""
         return self.offers.current("agent")

@@ -79,6 +79,11 @@ class AgentLink:
         """The program's process id."""
         return self._process.pid
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the program has ended, or closed its side; see `base.Session.is_lost`."""
+        return self._process.has_ended or self._wire.closed.is_set()
+
     async def run(self, session_tasks: Callable[[trio.Nursery], None], *, task_status: trio.TaskStatus[None]) -> None:
         """Runs the program's tasks, and those that `session_tasks` starts in the nursery it is given, until `close`."""
         with self._scope:

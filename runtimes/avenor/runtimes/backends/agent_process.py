@@ -75,6 +75,11 @@ class AgentProcess:
         """The program's process id; it may be another's after `stop`."""
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the program has ended by now."""
+        return self._process.returncode is not None
+
     async def wait(self) -> int:
         """Waits for the program's end; its return code, negative for a signal."""
         return await self._process.wait()

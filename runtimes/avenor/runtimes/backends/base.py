@@ -256,6 +256,11 @@ class Session(Protocol):
         ...
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the agent's process has ended, or has closed its side of the wire; `wait_exited` tells how, later."""
+        ...
+
+    @property
     def resumed(self) -> bool:
         """Whether an earlier session was restored."""
         ...

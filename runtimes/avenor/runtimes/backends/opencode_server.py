@@ -148,7 +148,8 @@ class OpencodeServer:
     @property
     def is_over(self) -> bool:
         """Whether it takes no more sessions: it has ended, or is being ended."""
-        return self.exit is not None or self._is_ending
+        has_ended = self._process is not None and self._process.has_ended
+        return has_ended or self.exit is not None or self._is_ending
 
     # Sessions
 

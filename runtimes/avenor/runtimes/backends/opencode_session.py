@@ -116,6 +116,11 @@ class OpencodeSession:
         return self._server.pid
 
     @property
+    def is_lost(self) -> bool:
+        """See `base.Session.is_lost`."""
+        return self._server.is_over
+
+    @property
     def agent_version(self) -> str | None:
         """The server's version."""
         return f"opencode {self._server.version}" if self._server.version else None

@@ -111,6 +111,11 @@ class PiSession:
         """The process id of the agent's program."""
         return self._link.pid
 
+    @property
+    def is_lost(self) -> bool:
+        """See `base.Session.is_lost`."""
+        return self._link.is_lost
+
     # Turns
 
     async def prompt(self, text: str) -> TurnStop:
