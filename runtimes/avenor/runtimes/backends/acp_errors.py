@@ -7,11 +7,13 @@ and worth a retry.
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
+from avenor.protocol.durations import parse_duration
 from avenor.protocol.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, ErrorObject
 from avenor.protocol.events import RetryClass
 from avenor.runtimes.backends.acp_types import AUTH_REQUIRED, RESOURCE_NOT_FOUND
@@ -22,7 +24,15 @@ LONGEST_WAIT_SECONDS = 7 * 86400.0  # A larger Retry-After is taken for nonsense
 _DEEPEST = 6  # Levels of `data` that are searched; agents nest their provider's error two or three deep.
 
 _STATUS_KEYS: Final = frozenset({"httpstatuscode", "statuscode", "status", "httpstatus", "code"})
-_WAIT_KEYS: Final = {"retryafter": 1.0, "retryafterseconds": 1.0, "retryaftersec": 1.0, "retryafterms": 0.001}
+# Keys that hold a wait, with the unit of a bare number there in seconds; None where agents do not agree on one.
+_WAIT_KEYS: Final[dict[str, float | None]] = {
+    "retryafter": 1.0,
+    "retryafterseconds": 1.0,
+    "retryaftersec": 1.0,
+    "retryafterms": 0.001,
+    "retrydelay": None,
+    "retrydelayms": 0.001,
+}
 
 _STATUS_PATTERNS: Final = (
     re.compile(r"\b(?:status(?: code)?|http(?:/[\d.]+)?|error(?: code)?|code)\b[\"'\s:=(-]{0,4}([45]\d\d)\b", re.I),
@@ -33,17 +43,31 @@ _STATUS_PATTERNS: Final = (
         re.I,
     ),
 )
-_WAIT_PATTERN: Final = re.compile(
-    r"\b(?:retry[- ]?after|(?:re)?try again (?:in|after)|retry in|wait)\b[\"'\s:=]{0,4}"
-    r"(?:(?P<minutes>\d+)\s*m(?!s|illi)(?:in(?:ute)?s?)?\s*)?"
-    r"(?:(?P<seconds>\d+(?:\.\d+)?)\s*(?P<unit>ms|milliseconds?|s|sec(?:ond)?s?|m|min(?:ute)?s?)?)?",
+_WAIT_WORDS: Final = re.compile(
+    r"\b(?:retry[- ]?after|(?:re)?try again (?:in|after)|retry(?:ing)? in|wait)\b[\"'\s:=]{0,4}"
+    r"(?:(?:for|about|at least)\s+)?(?=\d)",
     re.I,
 )
+# A number and the word behind it; no date, no time of day.
+_WAIT_PART: Final = re.compile(r"[\s,]*(?:and\s+)?(\d+(?:\.\d+)?)(?!\d|\.\d|[-:/]\d)(?:\s*([a-z]+))?", re.I)
+_UNIT_SECONDS: Final = {
+    name: seconds
+    for names, seconds in (
+        ("ms millis millisecond milliseconds", 0.001),
+        ("s sec secs second seconds", 1.0),
+        ("m min mins minute minutes", 60.0),
+        ("h hr hrs hour hours", 3600.0),
+        ("d day days", 86400.0),
+    )
+    for name in names.split()
+}
 
 _AUTH: Final = re.compile(
     r"authenticat|unauthori[sz]ed|invalid[ _]api[ _]key|missing (?:\w+ )?api[ _]key|missing \w*_API_KEY|"
-    r"credentials? (?:was|were|is|are)? ?(?:rejected|expired|missing|invalid)|login required|log in",
-    re.I,
+    r"credentials? (?:was|were|is|are)? ?(?:rejected|expired|missing|invalid)|login required|"
+    # Not the log in which more is to be read.
+    r"please log in\b|\blog in(?:[.!,;)]|\s*$|\s+(?:again|first|to|with|using|via|and|or)\b)",
+    re.I | re.M,
 )
 _RATE_LIMIT: Final = re.compile(r"rate[ _-]?limit|too many requests|quota (?:exceeded|exhausted)|usage limit", re.I)
 _OVERLOADED: Final = re.compile(
@@ -114,7 +138,7 @@ class _Facts:
 
     def __init__(self, error: ErrorObject) -> None:
         self._code = error.code
-        self._pairs = list(_walk(_decode(error)))
+        self._pairs = [(_plain(key), value) for key, value in _walk(_decode(error))]
         texts = [value for _key, value in self._pairs if isinstance(value, str) and value]
         details = [text for text in texts if text not in error.message]
         self.message = "; ".join([error.message, *details])[:MESSAGE_LIMIT_CHARS] or f"error {error.code}"
@@ -131,21 +155,16 @@ class _Facts:
         return _BY_CODE.get(self._code, ("unknown", False, ""))
 
     def wait_seconds(self) -> float | None:
-        for key, value in self._pairs:
-            factor = _WAIT_KEYS.get(_plain(key))
-            if factor is not None:
-                return _bounded(_number(value), factor)
-        for text in self._texts:
-            match = _WAIT_PATTERN.search(text)
-            if match is not None and (match["minutes"] or match["seconds"]):
-                return _spoken_wait(match)
-        return None
+        told = (_told_wait(value, _WAIT_KEYS[key]) for key, value in self._pairs if key in _WAIT_KEYS)
+        said = (_said_wait(text, words.end()) for text in self._texts for words in _WAIT_WORDS.finditer(text))
+        found = (seconds for seconds in chain(told, said) if seconds is not None)
+        return next((seconds for seconds in found if 0 <= seconds <= LONGEST_WAIT_SECONDS), None)
 
     def _status(self) -> int | None:
         if _is_failure(self._code):
             return self._code
         for key, value in self._pairs:
-            number = _number(value) if _plain(key) in _STATUS_KEYS else None
+            number = _number(value) if key in _STATUS_KEYS else None
             if number is not None and _is_failure(number):
                 return int(number)
         for pattern in _STATUS_PATTERNS:
@@ -194,14 +213,29 @@ def _is_failure(status: float) -> bool:
     return 400 <= status <= 599
 
 
-def _spoken_wait(match: re.Match[str]) -> float | None:
-    unit = (match["unit"] or "s").lower()
-    factor = 0.001 if unit.startswith(("ms", "milli")) else 60.0 if unit.startswith("m") else 1.0
-    minutes = 60.0 * float(match["minutes"] or 0)
-    return _bounded(minutes + float(match["seconds"] or 0) * factor, 1.0)
-
-
-def _bounded(value: float | None, factor: float) -> float | None:
-    if value is None or not 0 <= value * factor <= LONGEST_WAIT_SECONDS:
+def _told_wait(value: Any, unit_seconds: float | None) -> float | None:
+    """The seconds that a member of `data` holds: a number of that unit, or text with units of its own."""
+    number = _number(value)
+    if number is not None:
+        return None if unit_seconds is None else number * unit_seconds
+    try:
+        return parse_duration(value) if isinstance(value, str) else None
+    except ValueError:
         return None
-    return value * factor
+
+
+def _said_wait(text: str, start: int) -> float | None:
+    """The seconds that a sentence asks for from `start` on; None where their unit is unknown.
+
+    A number alone is seconds.
+    """
+    total: float | None = None
+    while (part := _WAIT_PART.match(text, start)) is not None:
+        count, word = float(part[1]), part[2]
+        if word is None:
+            return count if total is None else total
+        unit = _UNIT_SECONDS.get(word.lower())
+        if unit is None:
+            return total
+        total, start = (total or 0.0) + count * unit, part.end()
+    return total
