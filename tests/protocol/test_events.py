@@ -35,6 +35,19 @@ def test_the_event_comes_first_and_the_line_is_one_line() -> None:
     assert b"\n" not in line
 
 
+def test_a_turn_that_failed_tells_what_decides_on_another_attempt() -> None:
+    """In members of its own, which no other turn has."""
+    line = (
+        b'{"event":"turn.end","seq":3,"ts":4,"run_id":"r","stop_reason":"error","error":"boom","class":"rate_limit",'
+        b'"permanent":true,"retry_after_ms":1500}'
+    )
+    end = ev.TurnEnd(stop_reason="error", error="boom", retry_class="rate_limit", permanent=True, retry_after_ms=1500)
+    end.seq, end.ts, end.run_id = 3, 4, "r"
+
+    assert encode_event(end) == line
+    assert encode_event(decode_event(line)) == line
+
+
 def test_what_a_backend_adds_is_kept() -> None:
     """Members that we do not know travel under `extra`, byte for byte."""
     event = ev.ToolCall(toolCallId="t", title="x", extra={"_meta": Raw(b'{"a": 1}')})

@@ -115,14 +115,17 @@ def says(*texts: str, stop_reason: str = "end_turn") -> Act:
     return act
 
 
-def crashes(message: str = "boom", *, text: str = "", permanent: bool = False) -> Act:
+def crashes(message: str = "boom", *, text: str = "", permanent: bool = False, retry_after: float | None = None) -> Act:
     """Fails, after it has said this."""
 
     async def act(session: FakeSession) -> TurnStop:
         if text:
             session.say(text)
         return TurnStop(
-            stop_reason="error", error=TurnError(message=message, failure_class="crash", permanent=permanent)
+            stop_reason="error",
+            error=TurnError(
+                message=message, failure_class="crash", permanent=permanent, retry_after_seconds=retry_after
+            ),
         )
 
     return act

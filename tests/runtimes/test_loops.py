@@ -346,6 +346,26 @@ async def test_a_phase_that_fails_is_tried_again_as_it_was(tmp_path: Path, autoj
     assert {event.phase for event in rig.only(Retry)} == {"test"}
 
 
+async def test_a_phase_that_was_lost_while_it_waited_for_its_next_attempt_waits_on(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """For what is left of the time that was told, or until the run ends."""
+    config = loop("a", max_iterations=1)
+    first = rig_for(tmp_path, config, Acts(a=[crashes(retry_after=1000.0), says("ok")]), max_retries=1)
+    await first.run()
+    lost = first.log_path.read_bytes().splitlines()[: first.names.index("avenor.retry") + 1]
+    for cause in (None, Cause(stop_reason="cancelled", reason="test")):
+        rig = rig_for(tmp_path, config, lost=lost, max_retries=1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rig.run)
+            await trio.sleep(900)
+            assert rig.backend.opened == []
+            if cause is not None:
+                rig.host.end(cause)
+        assert len(rig.backend.sessions) == (cause is None)
+        assert end_of(rig).exit_reason == ("max_iterations" if cause is None else "cancelled")
+
+
 async def test_retries_are_counted_per_phase(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Each phase has all of them; what is left of one is not the next one's."""
     acts = Acts(a=[crashes(), says("ok")], b=[crashes(), says("ok")])

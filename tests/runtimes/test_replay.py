@@ -150,6 +150,14 @@ def test_a_retry_that_was_told_comes() -> None:
     assert (talk.attempt, talk.is_retrying, talk.prompt) == (2, True, Prompt(text="go", source="run"))
 
 
+def test_what_is_left_of_the_wait_for_a_retry_is_known() -> None:
+    """Not more than there was of it, though the clock was set back; nothing where nobody waits."""
+    retry = Retry(max_retries=3, delay_ms=2000, retry_class="crash", attempt=2)
+    talk = past_of(session(), turn("go"), TurnEnd(stop_reason="error", error="x"), retry).whole
+    assert [talk.wait_seconds(retry.ts + later) for later in (-5000, 0, 500, 2000, 5000)] == [2.0, 2.0, 1.5, 0.0, 0.0]
+    assert past_of(session()).whole.wait_seconds(0) == 0.0
+
+
 def test_another_session_has_no_past() -> None:
     """What was said in the first is said again."""
     talk = past_of(session("one"), turn(), clean(), queued("a"), turn("a", "control"), session("two")).whole

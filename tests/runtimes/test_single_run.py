@@ -717,6 +717,44 @@ async def test_a_run_that_was_lost_before_its_retry_was_told_is_tried_again(
     assert rig.names[-1] == "run.end"
 
 
+async def test_a_run_that_was_lost_knows_why_its_attempt_has_failed(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What the service asked for is waited, and what cannot be mended is not tried again."""
+    for error in (
+        TurnError(message="busy", failure_class="rate_limit", retry_after_seconds=77.5),
+        TurnError(message="no such key", permanent=True),
+    ):
+        first = RunRig(tmp_path, FakeBackend(failing(error)), max_retries=2)
+        await first.run()
+        lost = first.log_path.read_bytes().splitlines()[: first.names.index("turn.end") + 1]
+        rig = RunRig(tmp_path, FakeBackend(), lost=lost, max_retries=2)
+        outcome = await rig.run()
+        told = [(retry.delay_ms, retry.retry_class) for retry in rig.only(Retry)]
+        assert told == ([] if error.permanent else [(77500, "rate_limit")])
+        assert outcome.reason == ("no such key" if error.permanent else None)
+
+
+@pytest.mark.parametrize("interrupts", [False, True])
+async def test_a_run_that_was_lost_while_it_waited_for_a_retry_waits_on(
+    tmp_path: Path, autojump_clock: MockClock, interrupts: bool
+) -> None:
+    """For what is left of the time that was told, unless a prompt interrupts that."""
+    error = TurnError(message="busy", failure_class="rate_limit", retry_after_seconds=1000.0)
+    first = RunRig(tmp_path, FakeBackend(failing(error)), max_retries=1)
+    await first.run()
+    lost = first.log_path.read_bytes().splitlines()[: first.names.index("avenor.retry") + 1]
+    rig = RunRig(tmp_path, FakeBackend(), lost=lost, max_retries=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.run)
+        await trio.sleep(900)
+        assert rig.backend.sessions == []
+        if interrupts:
+            rig.host.interrupt_and_prompt("now", "control", keep_queue=False)
+            await trio.testing.wait_all_tasks_blocked()
+        assert bool(rig.backend.sessions) == interrupts
+    assert [event.text for event in rig.only(TurnStart)] == ["now" if interrupts else "hello"]
+    assert rig.only(Retry) == []
+
+
 async def test_a_run_that_was_lost_when_its_retry_was_interrupted_says_what_interrupted(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -228,10 +228,15 @@ class TurnStart(KindStamped, kw_only=True, tag="turn.start"):
 
 
 class TurnEnd(KindStamped, kw_only=True, tag="turn.end"):
+    """With an `error`, the rest tells what decides whether the prompt is said again, and when."""
+
     stop_reason: str
     usage: Usage | UnsetType = UNSET
     final_output: OptStr = UNSET
     error: OptStr = UNSET
+    retry_class: RetryClass | UnsetType = msgspec.field(default=UNSET, name="class")
+    permanent: bool | UnsetType = UNSET
+    retry_after_ms: OptInt = UNSET
 
 
 class SessionEnd(KindStamped, kw_only=True, tag="session.end"):

@@ -60,6 +60,7 @@ async def run_prompt(
     finishing: Callable[[TurnResult], Awaitable[None]],
     attempt: int = 1,
     ended: TurnResult | None = None,
+    wait_seconds: float = 0.0,
 ) -> TurnResult:
     """Sends a prompt until an attempt ends with what counts, and returns that.
 
@@ -76,7 +77,10 @@ async def run_prompt(
         finishing: Called with each attempt's result before the end of its turn is told.
         attempt: The number of the first.
         ended: How that one has ended, where an earlier process of the run has told it.
+        wait_seconds: What is left of the wait for that one, where an earlier process of the run has told of it.
     """
+    if wait_seconds:
+        await _wait(wait_seconds, ending, interrupted)
     while True:
         result, ended = ended, None
         if result is None:

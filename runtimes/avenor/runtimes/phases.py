@@ -5,6 +5,7 @@ attempt follows. That is decided without an await, so that a prompt of a client 
 phase, or refused. Only then is its agent ended, and its end told.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -29,7 +30,7 @@ from avenor.runtimes.phase_marks import PhaseMark, Scope
 from avenor.runtimes.prompts import CONTINUE, Prompt
 from avenor.runtimes.replay import Key, PastTalk
 from avenor.runtimes.retries import Failure, should_retry
-from avenor.runtimes.turns import TurnResult, past_turn
+from avenor.runtimes.turns import TurnResult, past_failure, past_turn
 
 _logger: Final = structlog.get_logger()
 
@@ -154,6 +155,9 @@ class _Phase:
         attempt = 1 if past is None else past.attempt
         if past is not None:
             self._sent += past.sent
+            if not past.has_started:
+                with self._around.ending.interruptible():
+                    await trio.sleep(past.wait_seconds(time.time_ns() // 1_000_000))
         while True:
             mark = PhaseMark(self._phase, self._around.scope, self._around.iteration, attempt)
             begun, past = past if past is not None and past.has_started else None, None
@@ -383,7 +387,6 @@ def past_result(talk: PastTalk, output: str | None, skippable: Mapping[str, str]
     end = talk.end
     assert end is not None
     said = "" if talk.last is None or talk.last.final_output is UNSET else talk.last.final_output
-    error = UNSET if talk.last is None else talk.last.error
     # Any commit stands for its tree: what was not committed then counts as changed since.
     mark = None if end.commit is UNSET else GitMark(commit=end.commit, tree=end.commit)
     return PhaseResult(
@@ -391,7 +394,7 @@ def past_result(talk: PastTalk, output: str | None, skippable: Mapping[str, str]
         exit_code=end.exit_code,
         session_id="" if end.session_id is UNSET else end.session_id,
         final_output=said if output is None else output,
-        failure=None if error is UNSET else Failure(message=error),
+        failure=None if talk.last is None else past_failure(talk.last),
         was_cut=end.exit_code == ExitCode.CANCELLED,
         abort=_past_marker("abort", end.abort_marker, end.abort_marker_label),
         exit=_past_marker("exit", end.exit_marker, end.exit_marker_label),

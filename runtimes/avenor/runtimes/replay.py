@@ -70,6 +70,7 @@ class PastTalk:
         is_cut: A turn was running.
         was_interrupted: Another prompt was about to cut that turn short, or the waiting for the next attempt at it.
         is_retrying: The prompt that was sent last comes again.
+        retry: What was told last of another attempt.
         prompt: What was sent last.
         last: How the last turn ended, None while another runs.
         directives: The markers of the attempt.
@@ -86,6 +87,7 @@ class PastTalk:
         self.is_cut = False
         self.was_interrupted = False
         self.is_retrying = False
+        self.retry: Retry | None = None
         self.prompt: Prompt | None = None
         self.last: TurnEnd | None = None
         self.directives: list[Directive] = []
@@ -93,6 +95,17 @@ class PastTalk:
         self.sent: list[Prompt] = []
         self.end: PhaseEnd | None = None
         self._reading: Reading | None = None
+
+    def wait_seconds(self, now_ms: int) -> float:
+        """What is left of the wait for an attempt that has not begun; all of it at most, whatever the clock has done.
+
+        Args:
+            now_ms: Unix milliseconds.
+        """
+        if self.retry is None:
+            return 0.0
+        left_ms = self.retry.ts + self.retry.delay_ms - now_ms
+        return min(max(left_ms, 0), self.retry.delay_ms) / 1000
 
     def begin_attempt(self, attempt: int) -> None:
         """Another attempt at a phase: it is told again what clients have said."""
@@ -284,6 +297,7 @@ class Past:
 
     def _retry(self, event: Retry) -> None:
         talk = self._talk(event)
+        talk.retry = event
         attempt = 1 if event.attempt is UNSET else event.attempt
         if self._is_single:
             talk.attempt, talk.is_retrying, talk.is_cut = attempt, True, False

@@ -1,5 +1,7 @@
 """The single run: one session, a prompt, then whatever prompts are queued behind it."""
 
+import time
+
 import trio
 
 from avenor.protocol.methods import RunResult
@@ -41,10 +43,12 @@ class _SingleRun:
         self._host = host
         self._conversation = conversation
 
-    async def converse(self, prompt: Prompt, *, attempt: int = 1, ended: TurnResult | None = None) -> Outcome:
-        """Says this, unless this attempt at it has ended already, then whatever follows it."""
+    async def converse(
+        self, prompt: Prompt, *, attempt: int = 1, ended: TurnResult | None = None, wait_seconds: float = 0.0
+    ) -> Outcome:
+        """Says this after so long, unless this attempt at it has ended already, then whatever follows it."""
         while True:
-            result = await self._say(prompt, attempt, ended)
+            result = await self._say(prompt, attempt, ended, wait_seconds)
             # Until the outcome is settled nothing awaits, so that no prompt is accepted into a run that has ended.
             following = self._following(result)
             if following is None and self._host.is_parked:
@@ -53,7 +57,7 @@ class _SingleRun:
                 return self._host.settle(self._outcome(result))
             if not result.is_session_usable:
                 await self._conversation.close()
-            prompt, attempt, ended = following, 1, None
+            prompt, attempt, ended, wait_seconds = following, 1, None, 0.0
 
     async def go_on(self, first: Prompt, past: PastTalk) -> Outcome:
         """Goes on where the process before this one was lost."""
@@ -63,14 +67,15 @@ class _SingleRun:
         if past.is_cut:
             return await self.converse(CONTINUE, attempt=past.attempt)
         if past.is_retrying:
-            return await self.converse(past.prompt or first, attempt=past.attempt)
+            wait_seconds = past.wait_seconds(time.time_ns() // 1_000_000)
+            return await self.converse(past.prompt or first, attempt=past.attempt, wait_seconds=wait_seconds)
         if past.last is None:
             return await self.converse(first)
         ended = past_turn(past.last)
         self._host.result = RunResult(final_output=ended.final_output, stop_reason=ended.stop_reason)
         return await self.converse(past.prompt or first, attempt=past.attempt, ended=ended)
 
-    async def _say(self, prompt: Prompt, attempt: int, ended: TurnResult | None) -> TurnResult:
+    async def _say(self, prompt: Prompt, attempt: int, ended: TurnResult | None, wait_seconds: float) -> TurnResult:
         with self._host.inboxes.next.current_prompt() as interrupted:
             return await run_prompt(
                 self._conversation,
@@ -83,6 +88,7 @@ class _SingleRun:
                 finishing=self._finish_turn,
                 attempt=attempt,
                 ended=ended,
+                wait_seconds=wait_seconds,
             )
 
     async def _finish_turn(self, result: TurnResult) -> None:

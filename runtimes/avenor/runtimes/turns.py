@@ -176,7 +176,7 @@ def failure_of(error: TurnError | None) -> Failure | None:
 
 def past_turn(end: TurnEnd) -> TurnResult:
     """The result that an earlier process of the run has told of."""
-    failure = None if end.error is UNSET else Failure(message=end.error)
+    failure = past_failure(end)
     return TurnResult(
         stop_reason=end.stop_reason,
         exit_code=exit_code_for(end.stop_reason),
@@ -186,10 +186,28 @@ def past_turn(end: TurnEnd) -> TurnResult:
     )
 
 
+def past_failure(end: TurnEnd) -> Failure | None:
+    """Why that turn failed, if it did."""
+    if end.error is UNSET:
+        return None
+    return Failure(
+        message=end.error,
+        retry_class="unknown" if end.retry_class is UNSET else end.retry_class,
+        retry_after_seconds=None if end.retry_after_ms is UNSET else end.retry_after_ms / 1000,
+        permanent=end.permanent is True,
+    )
+
+
 def _turn_end(result: TurnResult) -> TurnEnd:
-    return TurnEnd(
+    end = TurnEnd(
         stop_reason=result.stop_reason,
         usage=UNSET if result.usage is None else result.usage,
         final_output=result.final_output,
-        error=UNSET if result.failure is None else result.failure.message,
     )
+    if (failure := result.failure) is not None:
+        end.error = failure.message
+        end.retry_class = failure.retry_class
+        end.permanent = failure.permanent or UNSET
+        if failure.retry_after_seconds is not None:
+            end.retry_after_ms = round(failure.retry_after_seconds * 1000)
+    return end
