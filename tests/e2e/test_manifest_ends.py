@@ -1,6 +1,7 @@
 """Every way in which a manifest can end, and members that try to break out: real processes, a real sandbox."""
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -47,6 +48,33 @@ def in_first_attempt(name: str, last: Step) -> list[Step]:
 
 
 # ---- the terminal states
+
+
+def test_a_change_that_git_does_not_take_stays_as_files(place: Place) -> None:
+    """The branch is locked by somebody: the run ends, says where the work is, and keeps only that."""
+    team = Team(place, flags=("--run-id", "m1"))
+    lock = place.work / ".git/refs/heads/avenor/m1/candidate.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    run = team.run()
+    assert run.finish() == 5, run.complaints
+    (kept,) = re.findall(r"; its files are in (\S+)", end_of(run)["reason"])
+    assert (Path(kept) / "src/retry.py").read_text() == FIXED
+    assert [each.name for each in Path(kept).parents[1].iterdir()] == ["left"]
+    assert len(git(place, "worktree", "list").splitlines()) == 1
+
+
+def test_a_run_id_whose_branches_are_there_is_refused(place: Place) -> None:
+    """What the user has made of a candidate is never lost to another run."""
+    team = Team(place, flags=("--run-id", "m1"))
+    git(place, "branch", "avenor/m1/candidate")
+    run = team.run()
+    assert run.finish() == 1
+    assert (
+        "run_id: the run's branches are avenor/m1/…, and there is a branch avenor/m1/candidate"
+        in run.complaints.decode()
+    )
+    assert told(run, "avenor.task") == []
 
 
 def test_a_stale_epoch_needs_a_person_and_the_writer_never_starts(place: Place) -> None:

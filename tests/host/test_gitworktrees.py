@@ -1,11 +1,12 @@
 """Removing what a manifest run has left whose process is dead."""
 
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from avenor.host.gitworktrees import clear_worktrees
+from avenor.host.gitworktrees import clear_worktrees, remove_run
 
 
 class Left:
@@ -87,3 +88,18 @@ def test_the_private_places_go_and_all_can_be_done_again(left: Left) -> None:
     (left.worktrees / ".proof" / "objects" / "info" / "alternates").unlink()
     clear_worktrees(left.run, lambda _name: False)
     clear_worktrees(left.run / "nowhere", lambda _name: False)
+
+
+def test_the_directory_of_a_run_goes_but_for_what_is_nowhere_else(tmp_path: Path) -> None:
+    """Files that could not be taken into the repository stay; without any nothing does."""
+    directory = tmp_path / "run-1"
+    (directory / "left" / "writer.1").mkdir(parents=True)
+    (directory / "private").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(directory / "control.sock"))
+        remove_run(directory)
+    assert [path.name for path in directory.rglob("*")] == ["left", "writer.1"]
+    (directory / "left" / "writer.1").rmdir()
+    (directory / "left").rmdir()
+    remove_run(directory)
+    assert not directory.exists()

@@ -237,6 +237,10 @@ class FakeWorkshop:
             raise ConfigError(f"no revision {revision}")
         return PINNED
 
+    async def check_branches(self, branches: str) -> None:
+        self._fail("check_branches")
+        assert branches == "avenor/run_1"
+
     async def open(self, attempt_id: str, member: BoundMember, revision: str) -> Bench:
         await trio.lowlevel.checkpoint()
         if self.open_errors:
@@ -251,6 +255,7 @@ class FakeWorkshop:
         return Change(files=files, outside=[each for each in files if each not in writes], digest="sha256:d")
 
     async def commit(self, attempt_id: str, branch: str, message: str) -> str:
+        self._fail("commit")
         assert branch.startswith("avenor/")
         assert message
         self.revisions += 1
@@ -259,6 +264,10 @@ class FakeWorkshop:
     async def keep(self, attempt_id: str, branch: str) -> str:
         self.kept.append(branch)
         return branch
+
+    async def leave(self, attempt_id: str) -> str:
+        self._fail("leave")
+        return f"/left/{attempt_id}"
 
     async def close(self, attempt_id: str) -> None:
         self._fail("close")

@@ -234,13 +234,40 @@ async def test_a_repair_that_comes_to_nothing_is_rejected(tmp_path: Path, autoju
     assert "the repair came to nothing" in str(rig.end.reason)
 
 
-async def test_a_branch_that_cannot_be_read_proves_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A writer whose diff cannot be taken has failed."""
+@pytest.mark.parametrize("step", ["changes", "commit"])
+async def test_a_change_that_cannot_be_taken_is_kept_as_files(
+    tmp_path: Path, autojump_clock: MockClock, step: str
+) -> None:
+    """A writer whose diff or commit fails has failed, and the end says where its files are."""
     rig = ManifestRig(tmp_path)
 
-    rig.workshop.faults["changes"] = ConfigError("git is gone")
+    rig.workshop.faults[step] = ConfigError("git is gone")
     assert (await rig.run()).exit_code == 5
-    assert "its worktree cannot be read: git is gone" in rig.state.tasks["writer"].attempts[0].reason
+    assert "its change is not taken: git is gone; its files are in /left/writer.1" in str(rig.end.reason)
+
+
+async def test_files_that_cannot_be_kept_are_told(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The disk may be gone as well; a reader has changed nothing that could be kept."""
+    rig = ManifestRig(tmp_path)
+
+    rig.workshop.is_sandboxed = False
+    rig.workshop.faults = {"changes": ConfigError("git is gone"), "leave": ConfigError("so is the disk")}
+    assert (await rig.run()).exit_code == 5
+    assert rig.state.tasks["planner"].attempts[0].reason == "its change is not taken: git is gone"
+    rig = ManifestRig(tmp_path)
+
+    rig.workshop.faults = {"changes": ConfigError("git is gone"), "leave": ConfigError("so is the disk")}
+    assert (await rig.run()).exit_code == 5
+    assert "nor can its files be kept: so is the disk" in rig.state.tasks["writer"].attempts[0].reason
+
+
+async def test_a_run_without_room_for_its_branches_does_not_begin(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Nothing is paid for a candidate that no branch could hold."""
+    rig = ManifestRig(tmp_path)
+
+    rig.workshop.faults["check_branches"] = ConfigError("taken")
+    assert (await rig.run()).exit_code == 1
+    assert rig.only(TaskEvent) == []
 
 
 async def test_a_worktree_that_stays_is_told(tmp_path: Path, autojump_clock: MockClock) -> None:

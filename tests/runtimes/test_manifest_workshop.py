@@ -134,6 +134,21 @@ async def test_a_bench_has_what_makes_its_agent_ask(repo: Repo) -> None:
 
 
 @needs_sandbox()
+async def test_what_could_not_be_committed_stays_beside_the_worktrees(repo: Repo) -> None:
+    """In the run's directory, whatever is tidied up afterwards."""
+    shop = await make(repo)
+    await shop.check_branches("avenor/run_1")
+    bench = await shop.open("w.1", make_member("src/retry.py"), repo.first)
+    repo.put("src/retry.py", "x", Path(bench.directory))
+    place = Path(await shop.leave("w.1"))
+    await shop.close("w.1")
+    await shop.forget_all()
+    assert place == repo.folder / "state/rt_1/left/w.1"
+    assert (place / "src/retry.py").read_text(encoding="utf-8") == "x"
+    assert await shop.leave("w.1") == ""
+
+
+@needs_sandbox()
 async def test_a_check_runs_on_exactly_the_revision_and_leaves_nothing(repo: Repo) -> None:
     """In a fresh worktree, which it may write; what it says is kept, its end is told, and its place is gone."""
     shop = await make(repo)

@@ -529,3 +529,55 @@ async def test_an_attempt_is_called_like_a_directory(repo: Repo, attempt: str) -
     trees = await repo.worktrees()
     with pytest.raises(LocalProtocolError):
         await trees.add(attempt, repo.first)
+
+
+@pytest.mark.parametrize("run_id", ["a b", "x..y", "foo.lock", ".hid", "a/../b", "ü~1"])
+async def test_a_run_id_that_no_branch_can_have_is_refused(repo: Repo, run_id: str) -> None:
+    """Before anything has begun: a candidate could not be kept."""
+    trees = await repo.worktrees()
+    with pytest.raises(ConfigError, match="git has no branches avenor/"):
+        await trees.check_branches(f"avenor/{run_id}")
+
+
+@pytest.mark.parametrize("branch", ["avenor", "avenor/n1", "avenor/n1/candidate", "avenor/n1/lost/w.1"])
+async def test_branches_that_are_there_are_never_a_runs(repo: Repo, branch: str) -> None:
+    """Neither those of a run with the same id, nor those that leave git no room for more; others do not matter."""
+    repo.git("branch", "avenor-n1")
+    trees = await repo.worktrees()
+    await trees.check_branches("avenor/n1")
+    repo.git("branch", branch)
+    with pytest.raises(ConfigError, match=f"there is a branch {branch};"):
+        await trees.check_branches("avenor/n1")
+    if branch != "avenor":
+        await trees.check_branches("avenor/n")
+
+
+async def test_a_commit_of_the_users_stays_on_the_branch(repo: Repo) -> None:
+    """A run sets its branch on, also where a process of it was killed in between, and not over what others made."""
+    trees, top = await made(repo)
+    repo.put("src/retry.py", "one\n", top)
+    await trees.diff("w.1")
+    first = await trees.commit("w.1", "avenor/n1/candidate", "m")
+    after_crash = await repo.worktrees()
+    repo.put("src/retry.py", "two\n", top)
+    await after_crash.diff("w.1")
+    second = await after_crash.commit("w.1", "avenor/n1/candidate", "m")
+    assert repo.git("rev-parse", "avenor/n1/candidate") == second != first
+    mine = repo.git("commit-tree", f"{second}^{{tree}}", "-p", second, "-m", "mine")
+    repo.git("update-ref", "refs/heads/avenor/n1/candidate", mine)
+    with pytest.raises(GitFailed, match=f"is at {mine}, which this run has not made"):
+        await after_crash.commit("w.1", "avenor/n1/candidate", "m")
+    assert repo.git("rev-parse", "avenor/n1/candidate") == mine
+
+
+async def test_files_that_are_left_are_plain_ones(repo: Repo) -> None:
+    """What git did not take is moved out of the way of what removes worktrees, and the repository knows none of it."""
+    trees, top = await made(repo)
+    repo.put("src/retry.py", "work\n", top)
+    place = Path(await trees.leave("w.1", str(repo.folder / "left")))
+    await trees.remove("w.1")
+    await trees.prune()
+    assert (place / "src/retry.py").read_text(encoding="utf-8") == "work\n"
+    assert not (place / ".git").exists()
+    assert not trees.has("w.1")
+    assert list((repo.top / ".git/worktrees").iterdir()) == []

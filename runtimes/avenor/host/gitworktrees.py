@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-# In the run's directory.
+# In the run's directory: worktrees of attempts, what only their agents see, and the files of writers whose change could
+# not be taken into the repository.
 WORKTREES: Final = "worktrees"
 PRIVATE: Final = "private"
+LEFT: Final = "left"
 # In the folder of the worktrees: the run's own repository, which borrows the objects of the user's.
 PROOF: Final = ".proof"
 ALTERNATES: Final = "objects/info/alternates"
@@ -45,7 +47,17 @@ def clear_worktrees(directory: Path, keep: Callable[[str], bool]) -> None:
         if not keep(found.name):
             remove_tree(str(found))
         elif not found.is_symlink():
-            _detach(found / ".git")
+            detach(found)
+
+
+def remove_run(directory: Path) -> None:
+    """Remove the directory of a run that nobody looks after any more, but for files that are nowhere else (`LEFT`)."""
+    if not (directory / LEFT).is_dir():
+        remove_tree(str(directory))
+        return
+    for found in directory.iterdir():
+        if found.name != LEFT:
+            remove_tree(str(found))
 
 
 def entries(common: str) -> list[Path]:
@@ -71,8 +83,9 @@ def worktree_of(entry: Path) -> str | None:
 
 def remove_tree(path: str) -> None:
     """Removes what is there, whatever it is, and follows no link. What cannot be removed stays."""
-    if os.path.islink(path) or os.path.isfile(path):
-        os.unlink(path)
+    if os.path.islink(path) or not os.path.isdir(path):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
         return
     for folder, names, _ in os.walk(path):  # an attempt may have closed directories to itself
         for name in names:
@@ -83,8 +96,9 @@ def remove_tree(path: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _detach(link: Path) -> None:
+def detach(worktree: Path) -> None:
     """Makes plain files of a worktree: its `.git`, which names the entry, is a file."""
+    link = worktree / ".git"
     if link.is_file() and not link.is_symlink():
         link.unlink()
 

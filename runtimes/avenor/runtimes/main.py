@@ -6,7 +6,6 @@ one in a directory of its own. From there on they are the same.
 
 import os
 import secrets
-import shutil
 import signal
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from avenor.host.backend_names import backend_names
 from avenor.host.config_files import load_config_of
 from avenor.host.endsignals import END_SIGNALS
 from avenor.host.failpoints import failpoint
+from avenor.host.gitworktrees import remove_run
 from avenor.host.lock import FileLock
 from avenor.host.logfile import last_event_named
 from avenor.host.mcp_file import load_servers
@@ -116,7 +116,7 @@ def run_once(
     except OSError as error:
         return _refuse(spec, SpawnError(f"cannot use {directory} for the run: {error}"))
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_run(directory)
     # A single run has shown it on the terminal as it came; of a loop or team only the board was shown.
     is_shown = sys.stdout.isatty() and record.config is None
     if not quiet and not is_shown and ended.result.final_output:

@@ -21,7 +21,6 @@ from avenor.runtimes.phases import PhaseResult, tell_end
 
 # Git on a large repository and a slow disk; only a git that hangs takes longer.
 GIT_SECONDS: Final = 120.0
-_LOST_BRANCH: Final = "avenor/{run_id}/lost/{attempt_id}"
 
 _logger: Final = structlog.get_logger()
 
@@ -45,7 +44,7 @@ async def finish(setting: Setting, task: Task, attempt: Attempt, live: LiveAttem
         with trio.fail_after(GIT_SECONDS):
             concluded, events = await _prove(setting, task, attempt, concluded)
     except (AvenorError, trio.TooSlowError) as error:
-        told = f"its worktree cannot be read: {error}"
+        told = await _leave(setting, task, attempt, error)
         concluded = Conclusion(state="failed", permitted_by=f"{live.member.field}.allowed_writes", reason=told)
     setting.metering.spent(attempt.attempt_id, seconds)
     if live.verdict is not None and concluded.state == "done":
@@ -72,7 +71,7 @@ async def reconcile(setting: Setting, task: Task, attempt: Attempt) -> None:
                 partial = await _keep(setting, attempt)
                 reason = f"kept aside: {', '.join(change.files)}"
     except (AvenorError, trio.TooSlowError) as error:
-        reason = f"its worktree cannot be read: {error}"
+        reason = await _leave(setting, task, attempt, error)
     event = setting.look().tell_task(
         task, "reconciled", f"{member.field}.allowed_writes", reason=reason, attempt=attempt
     )
@@ -152,8 +151,21 @@ def _violation(
 
 
 async def _keep(setting: Setting, attempt: Attempt) -> str:
-    branch = _LOST_BRANCH.format(run_id=setting.look().plan.run_id, attempt_id=attempt.attempt_id)
+    branch = f"{setting.look().plan.branches}/lost/{attempt.attempt_id}"
     return await setting.workshop.keep(attempt.attempt_id, branch)
+
+
+async def _leave(setting: Setting, task: Task, attempt: Attempt, error: Exception) -> str:
+    """Keeps the files of a writer whose change git did not take; returns what to say of it."""
+    told = f"its change is not taken: {error}"
+    if not setting.look().plan.is_writer(task.member):
+        return told
+    try:
+        with trio.fail_after(GIT_SECONDS):
+            place = await setting.workshop.leave(attempt.attempt_id)
+    except (AvenorError, trio.TooSlowError) as problem:
+        return f"{told}; nor can its files be kept: {problem}"
+    return f"{told}; its files are in {place}" if place else told
 
 
 def _tell_end(setting: Setting, task: Task, attempt: Attempt, concluded: Conclusion) -> Event:

@@ -12,7 +12,7 @@ LOSSES_LIMIT: Final = 3
 
 
 class Plan:
-    """A manifest, looked up by id.
+    """A manifest, looked up by id. `branches` is where the run's are, of which `branch` is the candidate's.
 
     Args:
         manifest: As the record holds it.
@@ -29,7 +29,8 @@ class Plan:
         self.joins = {join.id: join for join in manifest.joins}
         self.graph = graph_of(manifest)
         self.required = self.graph.required_for(self.evaluator)
-        self.branch = f"avenor/{run_id}/candidate"
+        self.branches = f"avenor/{run_id}"
+        self.branch = f"{self.branches}/candidate"
 
     @property
     def scheduled(self) -> list[BoundMember]:

@@ -81,6 +81,10 @@ class Proof:
         for name, text in files.items():
             write_atomic(self.folder / name, text.encode(), durable=False)
 
+    def has_made(self, commit: str) -> bool:
+        """Whether a commit was made here, by this or an earlier process of the run."""
+        return (self.folder / "objects" / commit[:2] / commit[2:]).is_file()
+
     def git(self, worktree: str | None = None, index: str | None = None) -> Git:
         """What starts git in this repository.
 

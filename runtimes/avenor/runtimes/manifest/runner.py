@@ -18,7 +18,7 @@ async def run_manifest(record: Record, host: RunHost) -> Outcome:
     """Runs the record's manifest; returns what the run came to.
 
     Raises:
-        ConfigError: It cannot be run here: no sandbox, no repository, no such revision.
+        ConfigError: It cannot be run here: no sandbox, no repository, no such revision, no room for its branches.
     """
     environ = {**os.environ, **record.spec.env}
     workshop = await open_workshop(record, host.scratch, environ)

@@ -65,6 +65,17 @@ class Workshop(Protocol):
         """
         ...
 
+    async def check_branches(self, branches: str) -> None:
+        """Makes sure that the run can have branches of its own.
+
+        Args:
+            branches: The beginning of their names.
+
+        Raises:
+            ConfigError: No branch can be called so, or there are some.
+        """
+        ...
+
     async def open(self, attempt_id: str, member: BoundMember, revision: str) -> Bench:
         """A worktree of an attempt, cut from a commit.
 
@@ -78,11 +89,19 @@ class Workshop(Protocol):
         ...
 
     async def commit(self, attempt_id: str, branch: str, message: str) -> str:
-        """Commits what was changed, and sets the branch to it; returns the commit."""
+        """Commits what was changed, and sets the branch to it; returns the commit.
+
+        Raises:
+            AvenorError: It could not be done. Others' commits stay on the branch.
+        """
         ...
 
     async def keep(self, attempt_id: str, branch: str) -> str:
         """Keeps what was changed under a ref, which is returned; empty if nothing was."""
+        ...
+
+    async def leave(self, attempt_id: str) -> str:
+        """Moves the files of a worktree to where they stay when the run is over; returns that, empty without any."""
         ...
 
     async def close(self, attempt_id: str) -> None:

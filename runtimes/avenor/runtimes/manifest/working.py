@@ -43,7 +43,7 @@ async def work_off(
         make_policy: Makes what answers an attempt's questions by rule.
 
     Raises:
-        ConfigError: There is no repository, or no such revision in it.
+        ConfigError: There is no repository, no such revision in it, or no room for the run's branches.
     """
     manifest = record.config
     assert isinstance(manifest, ResolvedManifest)
@@ -66,6 +66,7 @@ async def work_off(
 
 async def _start(plan: Plan, journal: Journal, workshop: Workshop) -> ManifestStart:
     manifest = plan.manifest
+    await workshop.check_branches(plan.branches)
     revision = await workshop.resolve(manifest.revision)
     return ManifestStart(
         team_id=manifest.team_id,

@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from avenor.host.backend_names import profiles_folder
-from avenor.host.gitworktrees import PRIVATE, WORKTREES, remove_tree
+from avenor.host.gitworktrees import LEFT, PRIVATE, WORKTREES, remove_tree
 from avenor.host.identity import process_id
 from avenor.host.regular import read_regular
 from avenor.host.tree import PART, TREE, tree_tag
@@ -79,6 +79,10 @@ class GitWorkshop:
         with _translated("resolve the revision"):
             return await self._trees.resolve(revision)
 
+    async def check_branches(self, branches: str) -> None:
+        with _translated("look at the branches"):
+            await self._trees.check_branches(branches)
+
     async def open(self, attempt_id: str, member: BoundMember, revision: str) -> GitBench:
         with _translated(f"make the worktree of {attempt_id}"):
             await self._trees.add(attempt_id, revision)
@@ -105,6 +109,12 @@ class GitWorkshop:
             return ""
         with _translated(f"keep what {attempt_id} has changed"):
             return await self._trees.keep_partial(attempt_id, branch)
+
+    async def leave(self, attempt_id: str) -> str:
+        if not self._trees.has(attempt_id):
+            return ""
+        with _translated(f"keep the files of {attempt_id}"):
+            return await self._trees.leave(attempt_id, os.path.join(self._scratch, LEFT))
 
     async def close(self, attempt_id: str) -> None:
         with _translated(f"remove the worktree of {attempt_id}"):

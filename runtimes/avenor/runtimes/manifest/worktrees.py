@@ -21,7 +21,7 @@ import msgspec
 import trio
 
 from avenor.host.atomic import write_atomic
-from avenor.host.gitworktrees import PROOF, entries, remove_tree, worktree_of
+from avenor.host.gitworktrees import PROOF, detach, entries, remove_tree, worktree_of
 from avenor.protocol.errors import ConfigError, LocalProtocolError
 from avenor.runtimes.git import Git, GitFailed, git_environment
 from avenor.runtimes.manifest.candidate import Changes, Pin, Snapshot, new_objects
@@ -120,6 +120,29 @@ class Worktrees:
             )
         return answer
 
+    async def check_branches(self, branches: str) -> None:
+        """Makes sure that a run can have branches of its own in the user's repository.
+
+        Args:
+            branches: The beginning of their names, `avenor/RUN_ID`.
+
+        Raises:
+            ConfigError: No branch can be called so, or there are some, of another run.
+        """
+        data: dict[str, object] = {"field": "run_id", "value": branches}
+        try:
+            await self._user.ask("check-ref-format", f"refs/heads/{branches}/candidate")
+        except GitFailed as error:
+            raise ConfigError(f"run_id: git has no branches {branches}/…; take another run id", data=data) from error
+        listed = await self._user.ask("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/avenor")
+        for branch in os.fsdecode(listed).splitlines():
+            if f"{branch}/".startswith(f"{branches}/") or f"{branches}/".startswith(f"{branch}/"):
+                raise ConfigError(
+                    f"run_id: the run's branches are {branches}/…, and there is a branch {branch}; "
+                    "rename or delete it, or take another run id",
+                    data=data,
+                )
+
     async def add(self, attempt_id: str, revision: str) -> str:
         """Makes the worktree of an attempt, and returns its root; what a killed process has left of it goes first.
 
@@ -159,7 +182,8 @@ class Worktrees:
 
         Args:
             attempt_id: Whose.
-            branch: The branch that is set to the commit, `avenor/…`, in the user's repository.
+            branch: The branch of the user's repository, `avenor/…`, that is set to the commit. It is made, or is where
+                this run has set it.
             message: The commit's.
 
         Returns:
@@ -178,7 +202,7 @@ class Worktrees:
         )
         commit = made.decode("ascii")
         await self._hand_over(changes, commit)
-        await self._user.ask(*_DURABLE, "update-ref", "-m", "avenor", f"refs/heads/{branch}", commit)
+        await self._set(f"refs/heads/{branch}", commit)
         return commit
 
     async def keep_partial(self, attempt_id: str, branch: str) -> str:
@@ -188,6 +212,10 @@ class Worktrees:
             return ""
         await self.commit(attempt_id, branch, f"What attempt {attempt_id} had changed when it was lost")
         return f"refs/heads/{branch}"
+
+    async def leave(self, attempt_id: str, folder: str) -> str:
+        """Moves the files of a worktree away, as plain ones, and removes all else of it; returns where they are."""
+        return await trio.to_thread.run_sync(self._leave, attempt_id, folder)
 
     async def files_at(self, revision: str) -> str:
         """The paths of all files at a commit, one a line, cut at `git.LIMIT_BYTES`."""
@@ -257,10 +285,25 @@ class Worktrees:
             await git.run(("pack-objects", "--stdout", "--quiet"), pack, stdin=given)
             await self._user.run((*_DURABLE, "unpack-objects", "-q"), told, stdin=pack)
 
+    async def _set(self, ref: str, commit: str) -> None:
+        """Sets a ref of the user's repository, if that takes no commit of anybody else away from it."""
+        now = (await self._user.ask("rev-parse", "--verify", "--quiet", ref, none_status=1)).decode("ascii")
+        if now and not self._proof.has_made(now):
+            raise GitFailed(f"{ref} is at {now}, which this run has not made")
+        await self._user.ask(*_DURABLE, "update-ref", "-m", "avenor", ref, commit, now or "0" * len(commit))
+
     async def _borrow(self, *revisions: str) -> None:
         """Fails early where a commit is known to neither repository."""
         for revision in revisions:
             await self._proof.git().ask("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+
+    def _leave(self, attempt_id: str, folder: str) -> str:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        place = os.path.join(folder, attempt_id)
+        os.rename(self.path(attempt_id), place)
+        detach(Path(place))
+        self._remove(attempt_id)
+        return place
 
     def _remove(self, attempt_id: str) -> None:
         path, records = self.path(attempt_id), self._records(attempt_id)
