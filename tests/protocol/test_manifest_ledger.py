@@ -85,9 +85,49 @@ def test_a_unit_without_a_limit_draws_on_the_parent() -> None:
     _use(ledger, "a", tokens=30)
 
     assert ledger.rest("a") == Limits(model_calls=2, tokens=10)
-    assert ledger.why_not("a", Amounts(tokens=11)) == Exhausted(account="a", unit="tokens", rest=10, wanted=11)
+    assert ledger.why_not("a", Amounts(tokens=11)) == Exhausted(account=ROOT, unit="tokens", rest=10, wanted=11)
     assert ledger.why_not("a", Amounts(tokens=10)) is None
     assert ledger.rest_of("a", "cost_usd") is None
+
+
+def test_a_limit_above_holds_where_somebody_has_used_more_than_his_own() -> None:
+    """What one has used beyond its reservation is gone for all that are paid from the same."""
+    ledger = _ledger(tokens=1500)
+    for name in ("a", "b", "c"):
+        _reserve(ledger, name, Limits(tokens=500))
+    _use(ledger, "a", tokens=600)
+    assert [ledger.rest(name).tokens for name in (ROOT, "b", "c")] == [0, 400, 400]
+    _use(ledger, "a", tokens=50_000)
+    assert ledger.why_no_call("b") == Exhausted(account=ROOT, unit="tokens", rest=0, wanted=1)
+    refused = ledger.reserve("worker", "b", Limits(tokens=1), permitted_by="b")
+    assert refused == Exhausted(account=ROOT, unit="tokens", rest=0, wanted=1)
+
+
+def test_what_is_kept_for_others_is_theirs_when_they_come_to_it() -> None:
+    """One that has used too much takes from all; what the next leaves is there again for the last."""
+    ledger = _ledger(tokens=1500)
+    for name in ("a", "b", "c"):
+        _reserve(ledger, name, Limits(tokens=500))
+    _use(ledger, "a", tokens=600)
+    ledger.apply(ledger.release("a", permitted_by="b"))
+    _reserve(ledger, "worker", Limits(tokens=300), "b")
+    assert ledger.rest("b").tokens == 100
+    _use(ledger, "worker", tokens=300)
+    event = ledger.release("b", permitted_by="b")
+    ledger.apply(event)
+    assert isinstance(event.amounts, Amounts)
+    assert event.amounts.tokens == 200
+    assert ledger.rest("c").tokens == 500
+
+
+def test_the_run_has_no_more_money_than_it_was_given() -> None:
+    """Each member's share does not make it more, and three tenths are three times one."""
+    ledger = Ledger(Limits(cost_usd=0.3))
+    for name in ("a", "b", "c"):
+        _reserve(ledger, name, Limits(cost_usd=0.1))
+    assert ledger.rest("c").cost_usd == 0.1
+    ledger.apply(ledger.debit("a", Amounts(cost_usd=9.5), source="agent", permitted_by="b"))
+    assert ledger.why_no_call("b") == Exhausted(account=ROOT, unit="cost_usd", rest=0, wanted=0)
 
 
 def test_a_unit_without_a_limit_keeps_what_its_children_were_promised() -> None:

@@ -132,7 +132,7 @@ class CountingMeter:
     passed: list[str] = field(default_factory=list[str])
     charged: list[tuple[str, int, int, int]] = field(default_factory=list[tuple[str, int, int, int]])
 
-    def may_call(self, attempt_id: str) -> str | None:
+    async def may_call(self, attempt_id: str) -> str | None:
         if len(self.passed) >= self.limit:
             return f"the budget of {attempt_id} is spent: {self.limit} model calls"
         self.passed.append(attempt_id)

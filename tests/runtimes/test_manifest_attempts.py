@@ -186,7 +186,7 @@ async def test_the_grace_is_the_manifests_own(tmp_path: Path, autojump_clock: Mo
 
 
 async def test_there_is_no_prompt_where_there_is_no_call_left(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Not even the reminder, where the agent's own word is all there is to count by."""
+    """Not even the reminder, where the agent's own word is all there is to count by; then that is what it lacked."""
 
     async def says_nothing(_actor: Actor) -> None:
         pass
@@ -194,7 +194,11 @@ async def test_there_is_no_prompt_where_there_is_no_call_left(tmp_path: Path, au
     rig = ManifestRig(tmp_path, pair(calls=1))
     rig.play(reader=says_nothing)
     outcome = await rig.run()
-    assert outcome.exit_code == 5
+    assert (outcome.exit_code, outcome.reason) == (
+        6,
+        "reader: budget_exhausted: model_calls of reader: 1 wanted, 0 left",
+    )
+    assert [event.unit for event in rig.only(BudgetEvent, op="block", account="reader")] == ["model_calls"]
     assert len(rig.backend.sessions[0].prompts) == 1
 
 

@@ -89,7 +89,7 @@ async def test_a_call_beyond_the_budget_does_not_happen_and_the_run_says_which_b
     async def calls(actor: Actor) -> TurnStop:
         assert actor.rig.meter is not None
         for _ in range(6):
-            answers.append(actor.rig.meter.may_call(actor.attempt_id))
+            answers.append(await actor.rig.meter.may_call(actor.attempt_id))
             actor.rig.meter.called(actor.attempt_id, input_tokens=10, output_tokens=5, cached_read_tokens=0)
         return TurnStop(stop_reason="error", error=TurnError(message="429 budget_exhausted"))
 
@@ -112,6 +112,90 @@ async def test_a_call_beyond_the_budget_does_not_happen_and_the_run_says_which_b
     assert rig.history("reader").count("started") == 1
 
 
+async def test_the_limit_of_the_run_holds_for_all_its_members(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What one uses beyond its own is not there for the next, whatever that was promised."""
+
+    async def takes_all(actor: Actor) -> TurnStop:
+        await actor.submit()
+        return TurnStop(stop_reason="end_turn", usage=Usage(input_tokens=50_000, output_tokens=10))
+
+    budget = AggregateBudget(
+        model_calls=18, tool_calls=40, input_output_tokens=1500, cost_usd=1.2, deadline_seconds=480
+    )
+    declared = manifest(
+        member("reader", tokens=500),
+        member("other", needs=["reader"], tokens=500),
+        member("evaluator", needs=["other"], tokens=500, **JUDGE),
+        receipts=[],
+        budget=budget,
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(reader=takes_all)
+    outcome = await rig.run()
+    assert (outcome.exit_code, outcome.reason) == (
+        6,
+        "other: budget_exhausted: tokens of run: 1 wanted, 0 left",
+    )
+    assert [event.permitted_by for event in rig.only(BudgetEvent, op="block")] == ["run.aggregate_budget"]
+    assert [event.source for event in rig.debits("other")] == ["clock"]
+
+
+async def test_an_attempt_has_one_model_call_at_a_time(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """So that no more than one goes beyond the limit; what waits is refused when that one has used up the rest."""
+    answers: list[str | None] = []
+
+    async def calls_at_once(actor: Actor) -> TurnStop:
+        meter = actor.rig.meter
+        assert meter is not None
+
+        async def call(tokens: int) -> None:
+            answer = await meter.may_call(actor.attempt_id)
+            answers.append(answer)
+            if answer is None:
+                await trio.sleep(1)
+                meter.called(actor.attempt_id, input_tokens=tokens, output_tokens=0, cached_read_tokens=0)
+
+        await call(0)
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(call, 1000)
+        return TurnStop(stop_reason="error", error=TurnError(message="429 budget_exhausted"))
+
+    declared = manifest(
+        member("reader", endpoint=True, calls=15, tokens=1010),
+        member("evaluator", needs=["reader"], **JUDGE),
+        receipts=[],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(reader=calls_at_once)
+    assert (await rig.run()).exit_code == 6
+    assert answers == [None, None, None, *["budget_exhausted: tokens of reader: 1 wanted, 0 left"] * 6]
+    assert rig.state.ledger.accounts["reader"].used.tokens == 2000
+
+
+async def test_time_that_comes_near_its_end_is_told_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Of an attempt and of the run: at four fifths of what there is before somebody is asked to end."""
+    told: list[list[str]] = []
+
+    def warned() -> list[str]:
+        return [event.account for event in rig.only(BudgetEvent, op="warn", unit="seconds", source="clock")]
+
+    async def is_slow(actor: Actor) -> None:
+        for seconds in (63.9, 0.2, 7.8, 0.2, 7.8):
+            await trio.sleep(seconds)
+            told.append(warned())
+        await actor.submit()
+
+    budget = AggregateBudget(model_calls=18, tool_calls=40, input_output_tokens=120000, deadline_seconds=95)
+    declared = manifest(
+        member("reader", seconds=85), member("evaluator", needs=["reader"], **JUDGE), receipts=[], budget=budget
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(reader=is_slow)
+    assert (await rig.run()).exit_code == 0
+    assert told == [[], ["reader"], ["reader"], ["reader", "run"], ["reader", "run"]]
+
+
 async def test_an_attempt_that_has_handed_over_is_ended_where_it_would_go_on_without_budget(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -119,10 +203,10 @@ async def test_an_attempt_that_has_handed_over_is_ended_where_it_would_go_on_wit
 
     async def talks_on(actor: Actor) -> TurnStop:
         assert actor.rig.meter is not None
-        assert actor.rig.meter.may_call(actor.attempt_id) is None
+        assert await actor.rig.meter.may_call(actor.attempt_id) is None
         await actor.judge("accept")
         for _ in range(6):
-            assert actor.rig.meter.may_call(actor.attempt_id) is not None
+            assert await actor.rig.meter.may_call(actor.attempt_id) is not None
         return await hangs(actor)
 
     declared = manifest(
@@ -207,17 +291,17 @@ async def test_a_nested_child_spends_its_parents_budget_and_with_it_the_run_ends
     async def delegates(actor: Actor) -> None:
         await actor.tool("start_worker", member="bottom", contract="look closer")
         assert actor.rig.meter is not None
-        assert actor.rig.meter.may_call(actor.attempt_id) is not None
+        assert await actor.rig.meter.may_call(actor.attempt_id) is not None
 
     async def burns(actor: Actor) -> None:
         assert actor.rig.meter is not None
-        while actor.rig.meter.may_call(actor.attempt_id) is None:
+        while await actor.rig.meter.may_call(actor.attempt_id) is None:
             actor.rig.meter.called(actor.attempt_id, input_tokens=1, output_tokens=1, cached_read_tokens=0)
 
     async def stuck(actor: Actor) -> TurnStop:
         await actor.tool("start_worker", member="middle", contract="look")
         assert actor.rig.meter is not None
-        assert actor.rig.meter.may_call(actor.attempt_id) is not None
+        assert await actor.rig.meter.may_call(actor.attempt_id) is not None
         return TurnStop(stop_reason="error", error=TurnError(message="429"))
 
     declared = manifest(

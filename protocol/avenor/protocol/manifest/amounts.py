@@ -10,9 +10,11 @@ import msgspec
 
 Unit = Literal["model_calls", "tool_calls", "tokens", "cost_usd"]
 UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
+# What can come near its end.
+Bounded = Literal["model_calls", "tool_calls", "tokens", "cost_usd", "seconds"]
 
 # Prices are given for a million tokens; what a single token costs is still exact to nine digits.
-_DIGITS: Final = 9
+DIGITS: Final = 9
 
 
 class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,8 +32,8 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             model_calls=self.model_calls + other.model_calls,
             tool_calls=self.tool_calls + other.tool_calls,
             tokens=self.tokens + other.tokens,
-            cost_usd=round(self.cost_usd + other.cost_usd, _DIGITS),
-            seconds=round(self.seconds + other.seconds, _DIGITS),
+            cost_usd=round(self.cost_usd + other.cost_usd, DIGITS),
+            seconds=round(self.seconds + other.seconds, DIGITS),
         )
 
     def of(self, unit: Unit) -> float:
@@ -61,5 +63,5 @@ def limits_of(values: dict[Unit, float | None]) -> Limits:
         model_calls=counts.get("model_calls"),
         tool_calls=counts.get("tool_calls"),
         tokens=counts.get("tokens"),
-        cost_usd=None if cost is None else max(0.0, round(cost, _DIGITS)),
+        cost_usd=None if cost is None else max(0.0, round(cost, DIGITS)),
     )

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType, field
 
 from avenor.protocol.event_base import KindStamped, OptInt, OptStr, OwnKind
-from avenor.protocol.manifest.amounts import Amounts, Limits, Unit
+from avenor.protocol.manifest.amounts import Amounts, Bounded, Limits
 from avenor.protocol.manifest.joining import Conflict, Duplicate, Rejected
 from avenor.protocol.manifest.records import Result, VerdictWord
 
@@ -128,7 +128,7 @@ class BudgetEvent(KindStamped, kw_only=True, tag="avenor.budget"):
     parent: OptStr = UNSET
     limits: Limits | UnsetType = UNSET
     amounts: Amounts | UnsetType = UNSET
-    unit: Unit | UnsetType = UNSET
+    unit: Bounded | UnsetType = UNSET
     attempt_id: OptStr = UNSET
     reason: OptStr = UNSET
 

@@ -2,7 +2,9 @@
 
 A child's budget is a piece of its parent's, never a new one. What is reserved for a child is gone from its parent's
 rest; what the child uses is used by the parent as well; what it leaves goes back when it ends. So the rest of an
-account is its limit, less what it and its ended children have used, less what its living children were promised.
+account is its limit, less what it and its ended children have used, less what its living children were promised. Where
+somebody has used more than was promised to him, less is left above: then an account has no more than those above it can
+give, beside what they keep for others.
 
 The ledger is changed by events only. Everything that decides something returns the event that says so, and `apply`
 takes it: what was decided is what is in the log, and the log gives the ledger again.
@@ -13,7 +15,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from avenor.protocol.manifest.amounts import UNITS, Amounts, Limits, Unit, limits_of
+from avenor.protocol.manifest.amounts import DIGITS, UNITS, Amounts, Bounded, Limits, Unit, limits_of
 from avenor.protocol.manifest.events import BudgetEvent, MeterSource
 
 ROOT: Final = "run"
@@ -28,7 +30,7 @@ class Account(msgspec.Struct, kw_only=True):
         permitted_by: The field of the manifest that gives it its limits.
         used: By it and all that is below it.
         is_open: Its reservation holds; what it has not used is kept for it.
-        warned: The units that were told to be near their end.
+        warned: What was told to be near its end.
     """
 
     name: str
@@ -37,11 +39,16 @@ class Account(msgspec.Struct, kw_only=True):
     permitted_by: str
     used: Amounts = Amounts()
     is_open: bool = True
-    warned: set[Unit] = set()
+    warned: set[Bounded] = set()
+
+    def unused(self, unit: Unit) -> float | None:
+        """What it and all that is below it have not used of its limit; None where it has none."""
+        limit = self.limits.of(unit)
+        return None if limit is None else limit - self.used.of(unit)
 
 
 class Exhausted(msgspec.Struct, frozen=True, kw_only=True):
-    """Why something is not paid for: which unit of which account, and what it has left."""
+    """Why something is not paid for: which unit of which account, the payer's or one above, and what it has left."""
 
     account: str
     unit: Unit
@@ -72,35 +79,45 @@ class Ledger:
 
     def rest_of(self, name: str, unit: Unit) -> float | None:
         """The same of one unit; below zero where more was used than there was, as tokens of a last call can be."""
+        bound = self._bound(name, unit)
+        return None if bound is None else bound[0]
+
+    def _bound(self, name: str, unit: Unit) -> tuple[float, str] | None:
+        """What is left of a unit, and which account sets that bound; None if none does."""
         account = self.accounts[name]
-        limit = account.limits.of(unit)
-        if limit is None:
-            return None if account.parent is None else self.rest_of(account.parent, unit)
-        return limit - account.used.of(unit) - self._promised(name, unit)
+        bounds = [] if (own := account.unused(unit)) is None else [(own, name)]
+        above = None if account.parent is None else self._bound(account.parent, unit)
+        if above is not None:
+            bounds.append((above[0] + self._kept(account, unit), above[1]))
+        if not bounds:
+            return None
+        rest, bounded_by = min(bounds, key=lambda bound: bound[0])
+        return round(rest - self._promised(name, unit), DIGITS), bounded_by
 
     def _promised(self, name: str, unit: Unit) -> float:
         """What living children may still take, and has to be kept for them."""
-        promised = 0.0
-        for child in self.accounts.values():
-            if child.parent != name:
-                continue
-            limit = child.limits.of(unit)
-            if (
-                limit is None or not child.is_open
-            ):  # nothing is kept for it, but its children may have been promised some
-                promised += self._promised(child.name, unit)
-            else:
-                promised += max(0.0, limit - child.used.of(unit))
-        return promised
+        return sum(self._kept(child, unit) for child in self.accounts.values() if child.parent == name)
+
+    def _kept(self, account: Account, unit: Unit) -> float:
+        """What an account's parent keeps for it."""
+        own = account.unused(unit)
+        if own is None or not account.is_open:  # nothing for itself, but its children may have been promised some
+            return self._promised(account.name, unit)
+        return max(0.0, own)
 
     def why_not(self, name: str, wanted: Amounts) -> Exhausted | None:
         """Why an account cannot pay for something; None if it can. A unit that is not asked for may be used up."""
         for unit in UNITS:
             amount = wanted.of(unit)
-            rest = self.rest_of(name, unit) if amount else None
-            if rest is not None and amount > rest:
-                return Exhausted(account=name, unit=unit, rest=max(0.0, rest), wanted=amount)
+            if amount and (why := self._lacks(name, unit, amount)) is not None:
+                return why
         return None
+
+    def _lacks(self, name: str, unit: Unit, wanted: float) -> Exhausted | None:
+        bound = self._bound(name, unit)
+        if bound is None or wanted <= bound[0]:
+            return None
+        return Exhausted(account=bound[1], unit=unit, rest=max(0.0, bound[0]), wanted=wanted)
 
     def why_no_call(self, name: str) -> Exhausted | None:
         """Why an account cannot begin another model call: it has no call, no token or no money left.
@@ -109,9 +126,9 @@ class Ledger:
         """
         if (why := self.why_not(name, Amounts(model_calls=1, tokens=1))) is not None:
             return why
-        money = self.rest_of(name, "cost_usd")
-        if money is not None and money <= 0:
-            return Exhausted(account=name, unit="cost_usd", rest=0.0, wanted=0.0)
+        money = self._bound(name, "cost_usd")
+        if money is not None and money[0] <= 0:
+            return Exhausted(account=money[1], unit="cost_usd", rest=0.0, wanted=0.0)
         return None
 
     # ---- decisions: each is an event, which changes nothing before it is applied
@@ -123,9 +140,9 @@ class Ledger:
         attempt at the same task.
         """
         for unit in UNITS:
-            wanted, rest = limits.of(unit), self.rest_of(parent, unit)
-            if wanted is not None and rest is not None and wanted > rest:
-                return Exhausted(account=parent, unit=unit, rest=max(0.0, rest), wanted=wanted)
+            wanted = limits.of(unit)
+            if wanted is not None and (why := self._lacks(parent, unit, wanted)) is not None:
+                return why
         return BudgetEvent(
             op="reserve",
             account=name,
@@ -155,7 +172,11 @@ class Ledger:
     def release(self, name: str, *, permitted_by: str) -> BudgetEvent:
         """What an account has not used goes back to its parent."""
         account = self.accounts[name]
-        back = limits_of({unit: self.rest_of(name, unit) for unit in UNITS if account.limits.of(unit) is not None})
+        left: dict[Unit, float | None] = {}
+        for unit in UNITS:
+            own = account.unused(unit)
+            left[unit] = None if own is None else own - self._promised(name, unit)
+        back = limits_of(left)
         return BudgetEvent(
             op="release",
             account=name,
@@ -177,8 +198,14 @@ class Ledger:
             for unit in UNITS:
                 limit = account.limits.of(unit)
                 if limit and unit not in account.warned and account.used.of(unit) >= WARN_AT * limit:
-                    found.append(self._note("warn", account.name, unit, f"{WARN_AT:.0%} of {unit} is used"))
+                    found.append(self._warn(account.name, unit))
         return found
+
+    def warn_of_time(self, name: str) -> BudgetEvent:
+        """The time of an account has come near its end."""
+        event = self._warn(name, "seconds")
+        event.source = "clock"
+        return event
 
     def block(self, why: Exhausted, *, attempt_id: str | None = None) -> BudgetEvent:
         """Something was not let through, for this reason."""
@@ -226,7 +253,10 @@ class Ledger:
         rest = self.rest_of(name, unit)
         return None if rest is None else rest - amounts.of(unit)
 
-    def _note(self, op: Literal["warn", "block"], name: str, unit: Unit, reason: str) -> BudgetEvent:
+    def _warn(self, name: str, unit: Bounded) -> BudgetEvent:
+        return self._note("warn", name, unit, f"{WARN_AT:.0%} of {unit} is used")
+
+    def _note(self, op: Literal["warn", "block"], name: str, unit: Bounded, reason: str) -> BudgetEvent:
         return BudgetEvent(
             op=op,
             account=name,

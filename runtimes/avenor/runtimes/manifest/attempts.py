@@ -288,7 +288,7 @@ class LiveAttempt:
         """Whether it is worth asking once more for what was not handed over."""
         if self.stopped is not None or not turn.is_session_usable or self.said_blocked is not None or not self._owes:
             return False
-        return not self._setting.metering.is_over(self.attempt_id)
+        return self._setting.metering.may_go_on(self.attempt_id)
 
     def _reminder(self) -> str:
         text = reminder(self._setting.look(), self.member)

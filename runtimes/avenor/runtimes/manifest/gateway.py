@@ -52,10 +52,13 @@ _logger = structlog.get_logger()
 
 
 class Meter(Protocol):
-    """Counts model calls against budgets. Synchronous, and called in the thread that runs trio."""
+    """Counts model calls against budgets. Called in the thread that runs trio."""
 
-    def may_call(self, attempt_id: str) -> str | None:
-        """None lets one more model call of an attempt pass, and reserves it; else why not, for the agent and people."""
+    async def may_call(self, attempt_id: str) -> str | None:
+        """None lets one more model call of an attempt pass, and reserves it; else why not, for the agent and people.
+
+        It may wait until another call of the attempt has ended.
+        """
         ...
 
     def called(self, attempt_id: str, *, input_tokens: int, output_tokens: int, cached_read_tokens: int) -> None:
@@ -182,7 +185,7 @@ class Gateway:
         except BadBody as error:
             await exchange.answer(400, error_body(dialect, "invalid_request_error", str(error)))
             return
-        refusal = self._meter.may_call(tally.attempt_id)
+        refusal = await self._meter.may_call(tally.attempt_id)
         if refusal is not None:
             tally.end = "refused"
             self._log.add(tally.line(429))

@@ -33,16 +33,30 @@ class Metering:
         self._journal = journal
         self._refused = refused
         self._told: set[tuple[str, str, str]] = set()
+        self._calling: set[str] = set()
         self.blocked: dict[str, str] = {}
 
     # ---- model calls, as the gateway counts them
 
-    def may_call(self, attempt_id: str) -> str | None:
-        """Charges a model call that begins; where there is none left, says so instead."""
-        return self._begin_call(attempt_id, "gateway")
+    async def may_call(self, attempt_id: str) -> str | None:
+        """Charges a model call that begins; where there is none left, says so instead.
+
+        An attempt has one call at a time: only when one has ended is it known what is left for the next.
+
+        Cancellation: Nothing was charged.
+        """
+        ledger, account = self._journal.state.ledger, self._account(attempt_id)
+        while attempt_id in self._calling and ledger.why_no_call(account) is None:
+            await self._journal.wait_change()
+        refusal = self._begin_call(attempt_id, "gateway")
+        if refusal is None:
+            self._calling.add(attempt_id)
+        return refusal
 
     def called(self, attempt_id: str, *, input_tokens: int, output_tokens: int, cached_read_tokens: int) -> None:
         """Charges the tokens of a call that has ended; the cached ones are among the input."""
+        self._calling.discard(attempt_id)
+        self._journal.wake()
         self._charge_tokens(
             attempt_id,
             "gateway",
@@ -85,9 +99,12 @@ class Metering:
         """Charges the time of an attempt that has ended."""
         self._debit(attempt_id, Amounts(seconds=round(seconds, 3)), "clock")
 
-    def is_over(self, attempt_id: str) -> bool:
-        """Whether the attempt's account can pay for nothing that a model would need."""
-        return self._journal.state.ledger.why_no_call(self._account(attempt_id)) is not None
+    def may_go_on(self, attempt_id: str) -> bool:
+        """Whether an attempt that has more to say can pay for a model call; where it cannot, that is a refusal."""
+        why = self._journal.state.ledger.why_no_call(self._account(attempt_id))
+        if why is not None:
+            self._block(attempt_id, why)
+        return why is None
 
     # ---- its own
 

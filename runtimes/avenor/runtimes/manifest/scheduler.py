@@ -25,7 +25,7 @@ from avenor.runtimes.manifest.losses import (
     decide_reconciling,
     decide_restarts,
 )
-from avenor.runtimes.manifest.stops import decide_deadline, decide_stops
+from avenor.runtimes.manifest.stops import decide_deadline, decide_stops, decide_warnings, warnings_due
 from avenor.runtimes.manifest.view import OVER_BUDGET, STALE, View, first_word
 
 LEASE_SECONDS: Final = 30.0
@@ -47,9 +47,10 @@ def next_look_ms(view: View) -> int | None:
     """When time alone may change what is decided; None if it does not."""
     if view.state.start is None or view.state.end is not None:
         return None
+    if bool(view.doing.asking) and not view.doing.attempts:
+        return None
     leases = [each.lease_until_ms + 1 for each in view.state.running if each.lease_until_ms is not None]
-    is_paused = bool(view.doing.asking) and not view.doing.attempts
-    return min(leases if is_paused else [*leases, view.deadline_ms - view.grace_ms], default=None)
+    return min(*leases, *warnings_due(view).values(), view.deadline_ms - view.grace_ms)
 
 
 # ---- before the first start
@@ -201,7 +202,7 @@ def _begin(view: View, task: Task) -> Start:
     event = view.tell_task(task, "started", _permits_start(view, task, member))
     event.attempt_id = attempt_id
     event.revision = view.base_of(task)
-    event.deadline_ms = _deadline(view, task, member)
+    event.deadline_ms = _deadline(view, task)
     event.lease_until_ms = view.now_ms + round(LEASE_SECONDS * 1000)
     return Start(task_id=task.task_id, attempt_id=attempt_id, events=[event])
 
@@ -215,16 +216,12 @@ def _permits_start(view: View, task: Task, member: BoundMember) -> str:
     return f"{member.field}.budget" if task.attempts else f"{member.field}.depends_on"
 
 
-def _deadline(view: View, task: Task, member: BoundMember) -> int:
+def _deadline(view: View, task: Task) -> int:
     """Its own seconds, or what whoever has started it, and the run, have left; clean-up included."""
-    ends = [view.now_ms + round(_seconds(view, task, member) * 1000), view.deadline_ms]
+    ends = [view.now_ms + round(view.seconds_of(task) * 1000), view.deadline_ms]
     if task.parent_task is not None and (parent := view.state.tasks[task.parent_task].latest) is not None:
         ends += [] if parent.deadline_ms is None else [parent.deadline_ms]
     return min(ends)
-
-
-def _seconds(view: View, task: Task, member: BoundMember) -> float:
-    return min(view.doing.asked_seconds.get(task.task_id, member.budget.seconds), member.budget.seconds)
 
 
 def _member_of(view: View, task_id: str) -> str:
@@ -256,6 +253,7 @@ def _give_up(view: View) -> list[Action]:
 
 _RULES: Final[tuple[Callable[[View], list[Action]], ...]] = (
     decide_deadline,
+    decide_warnings,
     decide_losses,
     _create,
     decide_orphans,

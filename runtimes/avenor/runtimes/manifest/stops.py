@@ -4,8 +4,9 @@ import hashlib
 from typing import Final
 
 from avenor.protocol.manifest.events import EndWord
+from avenor.protocol.manifest.ledger import ROOT, WARN_AT
 from avenor.protocol.manifest.state import Task
-from avenor.runtimes.manifest.actions import Action
+from avenor.runtimes.manifest.actions import Action, Tell
 from avenor.runtimes.manifest.view import NO_PROGRESS, OVER_BUDGET, VIOLATION, WITHDRAWN, View, first_word
 
 REPEATS_LIMIT: Final = 3
@@ -55,6 +56,29 @@ def decide_deadline(view: View) -> list[Action]:
         return []
     seconds = view.plan.manifest.budget.deadline_seconds
     return [view.end("timed_out", "run.aggregate_budget.deadline_seconds", f"the run has had its {seconds:g} s")]
+
+
+def decide_warnings(view: View) -> list[Action]:
+    """Tells, once, whose time has come near its end."""
+    for name, due_ms in warnings_due(view).items():
+        if view.now_ms >= due_ms:
+            return [Tell(events=[view.state.ledger.warn_of_time(name)])]
+    return []
+
+
+def warnings_due(view: View) -> dict[str, int]:
+    """By account, when most of the time is over that there is before somebody is asked to end; but for those told."""
+    times = {ROOT: (view.deadline_ms, view.plan.manifest.budget.deadline_seconds)}
+    for attempt in view.state.running:
+        if attempt.deadline_ms is not None:
+            times[attempt.task_id] = attempt.deadline_ms, view.seconds_of(view.state.tasks[attempt.task_id])
+    due: dict[str, int] = {}
+    for name, (deadline_ms, seconds) in times.items():
+        account = view.account(name)
+        if account is not None and "seconds" not in account.warned:
+            left_ms = round((1 - WARN_AT) * (seconds * 1000 - view.grace_ms))
+            due[name] = deadline_ms - view.grace_ms - left_ms
+    return due
 
 
 def _why(view: View, task: Task) -> tuple[EndWord, str, str] | None:

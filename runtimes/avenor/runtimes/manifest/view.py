@@ -52,6 +52,11 @@ class View:
         """How long before a deadline an attempt is asked to end."""
         return round(self.plan.manifest.cancellation.grace_seconds * 1000)
 
+    def seconds_of(self, task: Task) -> float:
+        """How long an attempt at a task may take: what its member has, or what whoever has started it lets it have."""
+        declared = self.plan.members[task.member].budget.seconds
+        return min(self.doing.asked_seconds.get(task.task_id, declared), declared)
+
     # ---- tasks
 
     def task(self, member_id: str) -> Task | None:
