@@ -71,6 +71,17 @@ def test_the_start_gives_revision_epoch_and_limits() -> None:
     assert (state.revision, state.plan_epoch, state.ledger.rest("run")) == ("9f1c", 7, Limits(model_calls=9))
 
 
+def test_a_conflict_pauses_the_run_while_nobody_works() -> None:
+    """Until each was decided."""
+    told = [
+        JoinEvent(join_id=join_id, state=state, permitted_by="p")
+        for join_id, state in (("a", "conflict"), ("b", "conflict"), ("a", "decided"), ("b", "decided"))
+    ]
+    assert [_state(*told[: number + 1]).is_paused for number in range(4)] == [True, True, True, False]
+    assert not _state(told[0], _task("started", 1)).is_paused
+    assert _state(told[0], _task("started", 1), _task("done", 1)).is_paused
+
+
 def test_a_task_goes_through_its_attempts() -> None:
     """A lost attempt is followed by another under the same task; what each had is kept."""
     state = _state(

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from avenor.protocol.events import Usage
+from avenor.protocol.events import PermissionRequest, Usage
 from avenor.protocol.manifest.amounts import Amounts
 from avenor.protocol.manifest.events import BudgetEvent, LeaseEvent, ResultEvent, TaskEvent
 from avenor.protocol.manifest.model import AggregateBudget
@@ -18,10 +18,12 @@ from avenor.runtimes.endings import Cause
 from avenor.runtimes.manifest.mcp_http import ToolReply
 from tests.runtimes.manifest_rig import (
     PLANNER_TOOLS,
+    Act,
     Actor,
     ManifestRig,
     accepts,
     hangs,
+    join,
     manifest,
     member,
     reads,
@@ -636,6 +638,57 @@ async def test_a_cancel_reaches_every_member_and_is_told_before_it_does(
     assert names.index("RunEnding") < names.index("ManifestEnd") < names.index("RunEnd")
 
 
+def _claims(subject: str) -> Act:
+    async def act(actor: Actor) -> None:
+        await actor.submit(subject=subject, claim=actor.attempt_id)
+
+    return act
+
+
+async def test_no_deadline_passes_while_a_person_thinks_about_one_conflict_of_two(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Also where something goes on between two long thoughts; the time of that work counts."""
+    declared = manifest(
+        *(member(name, seconds=20) for name in ("r1", "r2", "r3", "r4")),
+        member("late", needs=["j1"], seconds=20),
+        member("evaluator", needs=["late", "j2"], seconds=20, **JUDGE),
+        joins=[join("j1", "r1", "r2"), join("j2", "r3", "r4")],
+        receipts=[],
+        budget=AggregateBudget(model_calls=18, tool_calls=48, input_output_tokens=120000, deadline_seconds=60),
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(r1=_claims("a"), r2=_claims("a"), r3=_claims("b"), r4=_claims("b"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.run)
+        await rig.until(lambda: bool(rig.only(PermissionRequest)))
+        for joined in ("j1", "j2"):
+            await trio.sleep(10_000)
+            (asked,) = rig.only(PermissionRequest, tool=f"join {joined}")
+            rig.host.broker.answer(asked.request_id, "side_1", None)
+            await rig.until(lambda: rig.history("late")[-1] == "done" or rig.state.end is not None)
+    assert rig.end.state == "accepted"
+
+
+async def test_a_question_that_was_open_when_the_process_was_lost_is_asked_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """However long ago that was."""
+    rig = ManifestRig(tmp_path)
+    rig.play(implementation_reader=_claims("s"), test_reader=_claims("s"))
+    with trio.move_on_after(5):
+        await rig.run()
+    _cut_log(rig, before="RunEnding")
+    _put_back(rig, seconds=10_000)
+    rig.again()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.run)
+        await rig.until(lambda: len(rig.only(PermissionRequest)) == 2 or rig.state.end is not None)
+        await trio.sleep(10_000)
+        rig.host.broker.answer(rig.only(PermissionRequest)[-1].request_id, "side_1", None)
+    assert rig.end.state == "accepted"
+
+
 async def test_a_cancel_while_a_person_is_asked_ends_the_question(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Nothing waits for an answer that would count no more."""
 
@@ -717,6 +770,16 @@ async def test_a_run_may_be_lost_after_any_event_and_is_accepted_all_the_same(
     assert (await rig.run()).exit_code == 0
     assert rig.state.repairs == 1
     assert rig.state.ledger.rest_of("run", "model_calls") == 18 - rig.state.ledger.accounts["run"].used.model_calls
+
+
+def _put_back(rig: ManifestRig, *, seconds: int) -> None:
+    """Makes all that has happened so much older."""
+    lines = [json.loads(line) for line in rig.log_path.read_bytes().splitlines()]
+    for line in lines:
+        for name in ("ts", "deadline_ms"):
+            if name in line:
+                line[name] -= seconds * 1000
+    rig.log_path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def _cut_log(rig: ManifestRig, *, before: str) -> None:

@@ -179,6 +179,11 @@ class ManifestState:
         """The attempts that go on."""
         return [task.attempts[-1] for task in self.tasks.values() if task.is_running]
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether a conflict waits for a decision of a person, and nobody works meanwhile."""
+        return not self.running and any(join.state == "conflict" for join in self.joins.values())
+
     def attempt(self, attempt_id: str) -> Attempt | None:
         """An attempt by its id."""
         return self._attempts.get(attempt_id)

@@ -67,7 +67,8 @@ class Crew:
     def look(self) -> View:
         """The run at this moment."""
         journal = self._journal
-        return View(self._plan, journal.state, self.doing, journal.clock.now_ms(), journal.pauses.total_ms())
+        now_ms = journal.clock.now_ms()
+        return View(self._plan, journal.state, self.doing, now_ms, journal.pauses.total_ms(now_ms))
 
     async def work(self, desk: DeskLike) -> None:
         """Does all there is to do; returns when the run has its terminal state, and nothing goes on any more."""

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 import trio
 
 from avenor.protocol.event_base import Event
-from avenor.protocol.manifest.events import JoinEvent
 from avenor.protocol.manifest.state import ManifestState
 from avenor.runtimes.eventlog import EventLog
 
@@ -27,27 +26,21 @@ class RunClock:
 
 
 class Pauses:
-    """How long the run has waited for decisions of a person. A fold over events."""
+    """How long the run has waited for decisions of a person, while nobody worked. A fold over events."""
 
     def __init__(self) -> None:
         self._total_ms = 0
-        self._since_ms = 0
-        self._open: set[str] = set()
+        self._since_ms: int | None = None
 
-    def apply(self, event: Event, at_ms: int) -> None:
-        """Takes the next event, which came then."""
-        if not isinstance(event, JoinEvent):
-            return
-        if event.state == "conflict":
-            self._since_ms = self._since_ms if self._open else at_ms
-            self._open.add(event.join_id)
-        elif event.join_id in self._open:
-            self._open.discard(event.join_id)
-            self._total_ms += 0 if self._open else max(0, at_ms - self._since_ms)
+    def apply(self, at_ms: int, *, is_paused: bool) -> None:
+        """Takes what an event has come to, and when."""
+        if is_paused != (self._since_ms is not None):
+            self._total_ms = self.total_ms(at_ms)
+            self._since_ms = at_ms if is_paused else None
 
-    def total_ms(self) -> int:
-        """The time of all pauses that are over."""
-        return self._total_ms
+    def total_ms(self, now_ms: int) -> int:
+        """The time of all pauses, the one that goes on included."""
+        return self._total_ms + (0 if self._since_ms is None else max(0, now_ms - self._since_ms))
 
 
 class Journal:
@@ -90,4 +83,4 @@ class Journal:
 
     def _apply(self, event: Event, at_ms: int) -> None:
         self.state.apply(event)
-        self.pauses.apply(event, at_ms)
+        self.pauses.apply(at_ms, is_paused=self.state.is_paused)

@@ -47,7 +47,7 @@ def next_look_ms(view: View) -> int | None:
     """When time alone may change what is decided; None if it does not."""
     if view.state.start is None or view.state.end is not None:
         return None
-    if bool(view.doing.asking) and not view.doing.attempts:
+    if view.state.is_paused:
         return None
     leases = [each.lease_until_ms + 1 for each in view.state.running if each.lease_until_ms is not None]
     return min(*leases, *warnings_due(view).values(), view.deadline_ms - view.grace_ms)

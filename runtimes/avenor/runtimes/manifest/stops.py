@@ -50,9 +50,8 @@ def decide_stops(view: View) -> list[Action]:
 
 
 def decide_deadline(view: View) -> list[Action]:
-    """Ends the run so early that all clean-up is over by its deadline; it waits for no person."""
-    is_paused = bool(view.doing.asking) and not view.doing.attempts
-    if is_paused or view.now_ms < view.deadline_ms - view.grace_ms:
+    """Ends the run so early that all clean-up is over by its deadline; what passed in pauses does not count."""
+    if view.now_ms < view.deadline_ms - view.grace_ms:
         return []
     seconds = view.plan.manifest.budget.deadline_seconds
     return [view.end("timed_out", "run.aggregate_budget.deadline_seconds", f"the run has had its {seconds:g} s")]
