@@ -190,11 +190,12 @@ def test_a_verdict_is_the_owner_s() -> None:
     assert found == ["members[3].tools: submit_verdict is for the owner of the evaluation, 'evaluator'"]
 
 
-def test_nobody_writes_after_the_evaluation() -> None:
+@pytest.mark.parametrize("needs", [[], ["evaluator"]])
+def test_nobody_writes_beside_the_evaluation_or_after_it(needs: list[str]) -> None:
     """What was judged would not be what is there."""
-    manifest = extra_member(tools=["apply_patch"], allowed_writes=["candidate_branch:new"], depends_on=["evaluator"])
+    manifest = extra_member(tools=["apply_patch"], allowed_writes=["candidate_branch:new"], depends_on=needs)
     assert errors(manifest, with_roster("writes", "candidate_branch:new", ["new.py"])) == [
-        "members[5].depends_on: it writes after 'evaluator' has judged: the evaluation must be last"
+        "members[5].allowed_writes: 'evaluator' does not wait for it: nobody would judge what it writes"
     ]
 
 

@@ -140,13 +140,22 @@ def _longest_call(member: Member, by_id: dict[str, Member], chain: tuple[str, ..
 
 def _evaluation(manifest: Manifest, graph: Graph) -> Iterator[Mistake]:
     owner = manifest.evaluation.owner
+    unjudged = _unjudged(manifest, graph)
     for path, member in members_of(manifest):
         if member.id == owner and member.allowed_writes:
             yield Mistake(f"{path}.allowed_writes", "whoever judges the candidate must not change it: leave it empty")
         if member.id != owner and "submit_verdict" in member.tools:
             yield Mistake(f"{path}.tools", f"submit_verdict is for the owner of the evaluation, {owner!r}")
-        if member.allowed_writes and owner in graph.needed_by(member.id):
-            yield Mistake(f"{path}.depends_on", f"it writes after {owner!r} has judged: the evaluation must be last")
+        if member.allowed_writes and member.id in unjudged:
+            yield Mistake(
+                f"{path}.allowed_writes", f"{owner!r} does not wait for it: nobody would judge what it writes"
+            )
+
+
+def _unjudged(manifest: Manifest, graph: Graph) -> set[str]:
+    """The members and joins that the owner of the evaluation does not wait for."""
+    owner = manifest.evaluation.owner
+    return set(graph.nodes) - graph.required_for(owner) if owner in graph.nodes else set()
 
 
 def _one_writer(manifest: Manifest, _graph: Graph) -> Iterator[Mistake]:
@@ -253,9 +262,9 @@ def _terminal_states(manifest: Manifest, _graph: Graph) -> Iterator[Mistake]:
 
 
 def _idle_members(manifest: Manifest, graph: Graph) -> Iterator[Mistake]:
-    required = graph.required_for(manifest.evaluation.owner)
+    unjudged = _unjudged(manifest, graph)
     for path, member in members_of(manifest):
-        if not member.callable_by and member.id not in required and manifest.evaluation.owner in graph.nodes:
+        if not member.allowed_writes and member.id in unjudged:
             message = f"nothing that {manifest.evaluation.owner!r} judges depends on it: it cannot change the outcome"
             yield Mistake(f"{path}.id", message)
     for index, join in enumerate(manifest.joins):
