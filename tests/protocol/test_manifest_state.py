@@ -193,12 +193,19 @@ def test_the_latest_candidate_is_what_others_work_on() -> None:
 
 
 def test_repairs_plans_joins_handoffs_and_the_end_are_kept() -> None:
-    """The first end stands."""
-    verdict = VerdictEvent(attempt_id="e.1", verdict="accept", revision="r2", counted_as="repair", permitted_by="p")
+    """Of repairs those of an attempt that is done; of ends the first."""
+    asked = [
+        VerdictEvent(attempt_id=each, verdict="accept", revision="r2", counted_as="repair", permitted_by="p")
+        for each in ("reader.1", "reader.2", "stranger.1")
+    ]
     handoff = HandoffEvent(from_task="a", to_task="b", state="offered", permitted_by="p")
     accepted = HandoffEvent(from_task="a", to_task="b", state="accepted", permitted_by="p")
     state = _state(
-        verdict,
+        _task("started", 1),
+        _task("missing", 1),
+        _task("started", 2),
+        *asked,
+        _task("done", 2),
         PlanEvent(plan_epoch=8, reason="r", permitted_by="p"),
         JoinEvent(join_id="j", state="missing", permitted_by="p"),
         handoff,

@@ -164,6 +164,19 @@ async def test_a_result_that_was_handed_over_in_time_counts(tmp_path: Path, auto
     assert (await rig.run()).exit_code == 0
 
 
+async def test_a_verdict_that_was_given_in_time_counts(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Whatever ends the evaluator afterwards."""
+
+    async def dawdles(actor: Actor) -> TurnStop:
+        await actor.judge("accept")
+        return await hangs(actor)
+
+    rig = ManifestRig(tmp_path, pair())
+    rig.play(evaluator=dawdles)
+    assert (await rig.run()).exit_code == 0
+    assert rig.started() == ["reader.1", "evaluator.1"]
+
+
 async def test_the_grace_is_the_manifests_own(tmp_path: Path, autojump_clock: MockClock) -> None:
     """After it credentials are revoked and the agent is ended, whatever patience a turn has otherwise."""
     cancellation = Cancellation(
@@ -374,6 +387,23 @@ async def test_a_process_lost_right_after_telling_goes_on(
     if kind is VerdictEvent:
         assert rig.started().count("evaluator.1") == 1
         assert "evaluator.2" not in rig.started()
+
+
+async def test_a_verdict_is_told_when_it_is_given(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A process that is lost before the evaluator's turn ends has the verdict in its log, and nobody judges again."""
+
+    async def dawdles(actor: Actor) -> TurnStop:
+        assert (await actor.judge("accept")).text == "Your verdict is recorded. End your turn."
+        return await hangs(actor)
+
+    rig = ManifestRig(tmp_path, pair())
+    rig.play(evaluator=dawdles)
+    with trio.move_on_after(3):
+        await rig.run()
+    _cut_after(rig, lambda event: isinstance(event, VerdictEvent))
+    rig.again()
+    assert (await rig.run()).exit_code == 0
+    assert rig.history("evaluator") == ["created", "started", "done"]
 
 
 async def test_a_line_that_cannot_be_read_is_passed_over(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -21,7 +21,7 @@ from avenor.protocol.manifest.events import (
 )
 from avenor.protocol.manifest.model import Evaluation
 from avenor.runtimes.manifest.mcp_http import ToolReply
-from tests.runtimes.manifest_rig import PINNED, Actor, ManifestRig, hangs, join, seed
+from tests.runtimes.manifest_rig import PINNED, Actor, ManifestRig, hangs, join, manifest, member, seed, writes
 from tests.runtimes.run_rig import inline_threads
 
 pytestmark = pytest.mark.usefixtures("inline_threads")
@@ -195,6 +195,29 @@ async def test_a_verdict_on_another_revision_is_refused(tmp_path: Path, autojump
     assert (await rig.run()).exit_code == 0
     assert [each.is_error for each in replies] == [True, False, True]
     assert "the candidate is r2" in replies[0].text
+
+
+async def test_what_is_accepted_is_what_was_judged(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A commit that comes before the evaluator's turn ends is not what its verdict means."""
+
+    async def is_slow(actor: Actor) -> None:
+        await trio.sleep(5)
+        await writes(actor)
+
+    async def judges(actor: Actor) -> None:
+        await actor.judge("accept")
+        await rig.until(lambda: len(rig.only(CandidateEvent)) == 2)
+
+    declared = manifest(
+        member("one", writes=["src/retry.py"]),
+        member("other", writes=["src/retry.py"]),
+        member("evaluator", needs=["one"], verdict=True),
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(one=writes, other=is_slow, evaluator=judges)
+    await rig.run()
+    assert [(each.revision, each.counted_as) for each in rig.only(VerdictEvent)] == [("r2", "accepted")]
+    assert (rig.end.revision, rig.end.final_output) == ("r2", "accepted: r2 on branch avenor/run_1/candidate")
 
 
 async def test_only_the_owner_of_the_evaluation_has_a_verdict(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -213,7 +213,10 @@ class ReceiptEvent(OwnKind, kw_only=True, tag="avenor.receipt"):
 
 
 class VerdictEvent(KindStamped, kw_only=True, tag="avenor.verdict"):
-    """The evaluator has judged; `counted_as` is what the runner made of it, with `reason` where that differs."""
+    """The evaluator judges; `counted_as` is what the runner makes of it, with `reason` where that differs.
+
+    It is told when it is given, of the candidate as it is then, and has its effect once the attempt is done.
+    """
 
     attempt_id: str
     verdict: VerdictWord

@@ -171,8 +171,9 @@ class ManifestState:
 
     @property
     def repairs(self) -> int:
-        """How many repairs were asked for, and granted."""
-        return sum(1 for verdict in self.verdicts if verdict.counted_as == "repair")
+        """How many repairs were granted: each when the attempt that has asked for it is done."""
+        asked = [self.attempt(verdict.attempt_id) for verdict in self.verdicts if verdict.counted_as == "repair"]
+        return sum(1 for attempt in asked if attempt is not None and attempt.state == "done")
 
     @property
     def running(self) -> list[Attempt]:

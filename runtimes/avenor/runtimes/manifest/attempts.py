@@ -23,7 +23,7 @@ from avenor.runtimes.endings import Cause, Ending
 from avenor.runtimes.host import RunHost, Talk
 from avenor.runtimes.manifest.contexts import first_prompt, reminder
 from avenor.runtimes.manifest.desk import Credentials
-from avenor.runtimes.manifest.evaluation import names_candidate
+from avenor.runtimes.manifest.evaluation import names_candidate, tell_verdict
 from avenor.runtimes.manifest.journal import Journal
 from avenor.runtimes.manifest.leases import keep_lease
 from avenor.runtimes.manifest.metering import Metering
@@ -80,7 +80,6 @@ class LiveAttempt:
     Attributes:
         stopped: What has ended it; None if nothing did.
         failure: Why its agent could not go on, where it could not.
-        verdict: The evaluator's.
         handed_to: The member that has accepted a hand-off of it.
         refused_handoff: Why it has rejected the hand-off that it was started for.
         said_blocked: The label with which its agent has said that it cannot go on; None if it did not.
@@ -93,7 +92,6 @@ class LiveAttempt:
         self.member = setting.look().plan.members[task.member]
         self.stopped: Stopped | None = None
         self.failure: Failure | None = None
-        self.verdict: Verdict | None = None
         self.handed_to: str | None = None
         self.refused_handoff: str | None = None
         self.said_blocked: str | None = None
@@ -150,11 +148,11 @@ class LiveAttempt:
             return "only the owner of the evaluation has a verdict"
         if self._attempt.is_over or self.stopped is not None:
             return f"late: {self.attempt_id} is over"
-        if self.verdict is not None:
+        if view.verdict_of(self._attempt) is not None:
             return "there is a verdict of this attempt already"
         if not names_candidate(view, verdict.revision):
             return f"the candidate is {view.state.revision}, and this is a verdict on {verdict.revision}"
-        self.verdict = verdict
+        self._setting.journal.tell([tell_verdict(view, self._attempt, verdict)])
         return None
 
     def note(self, event: Event) -> None:
@@ -281,7 +279,7 @@ class LiveAttempt:
         if self.not_its_task is not None:
             return False
         if self.member.id == view.plan.evaluator:
-            return self.verdict is None
+            return view.verdict_of(self._attempt) is None
         return not has_handed_over(view, self._attempt)
 
     def _is_owing(self, turn: TurnResult) -> bool:

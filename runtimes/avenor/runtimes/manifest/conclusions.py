@@ -11,7 +11,7 @@ from avenor.runtimes.manifest.results import why_stale
 from avenor.runtimes.manifest.view import OVER_BUDGET, STALE, View
 from avenor.runtimes.retries import Failure
 
-# What ends a reader that has handed over its result already changes nothing about that.
+# What ends a reader that has handed over already changes nothing about that.
 _TOO_LATE: Final = frozenset({"timed_out", "lost", "no_progress", "budget_exhausted"})
 
 
@@ -22,7 +22,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         stop: What has ended it from outside its work; empty if nothing did.
         reason: Of that.
         failure: Why its agent could not go on.
-        has_verdict: Whether the evaluator has judged.
         handed_to: Who has accepted a hand-off of it.
         refused_handoff: Why it did not take what was handed to it.
         said_blocked: What it says that it cannot go on without.
@@ -32,7 +31,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     stop: str = ""
     reason: str = ""
     failure: Failure | None = None
-    has_verdict: bool = False
     handed_to: str | None = None
     refused_handoff: str | None = None
     said_blocked: str | None = None
@@ -60,15 +58,17 @@ def conclude(view: View, attempt: Attempt, ended: Ended) -> Conclusion:
         return Conclusion(
             state="done", permitted_by=f"{member.field}.tools", reason=f"handed over to {ended.handed_to}"
         )
-    if ended.stop in _TOO_LATE and attempt.result is not None and not member.is_writer:
-        return Conclusion(state="done", permitted_by=f"{member.field}.depends_on", reason=ended.reason)
+    is_owner = member.id == view.plan.evaluator
+    has_handed_over = view.verdict_of(attempt) is not None if is_owner else attempt.result is not None
+    permits = "evaluation.owner" if is_owner else f"{member.field}.depends_on"
+    if ended.stop in _TOO_LATE and has_handed_over and not member.is_writer:
+        return Conclusion(state="done", permitted_by=permits, reason=ended.reason)
     if ended.stop and ended.stop != "handed_over":
         return _stopped(member.field, member.is_writer, ended)
     if ended.refused_handoff is not None:
         return Conclusion(state="cancelled", permitted_by=f"{member.field}.tools", reason=ended.refused_handoff)
-    is_owner = member.id == view.plan.evaluator
-    if ended.has_verdict if is_owner else attempt.result is not None:
-        return Conclusion(state="done", permitted_by="evaluation.owner" if is_owner else f"{member.field}.depends_on")
+    if has_handed_over:
+        return Conclusion(state="done", permitted_by=permits)
     if ended.blocked is not None:
         return Conclusion(state="failed", permitted_by=f"{member.field}.budget", reason=ended.blocked)
     if ended.failure is not None:

@@ -71,7 +71,7 @@ def judge(view: View, verdict: Verdict) -> Judgement:
 
 
 def tell_verdict(view: View, attempt: Attempt, verdict: Verdict) -> VerdictEvent:
-    """The event of a verdict that an attempt of the evaluator has come to."""
+    """The event of a verdict that an attempt of the evaluator gives: on the candidate as it is now."""
     judged = judge(view, verdict)
     return VerdictEvent(
         attempt_id=attempt.attempt_id,
@@ -89,17 +89,16 @@ def decide_verdict(view: View) -> list[Action]:
     task = view.task(view.plan.evaluator)
     if task is None or task.state != "done" or task.latest is None:
         return []
-    told = [each for each in view.state.verdicts if each.attempt_id == task.attempts[-1].attempt_id]
-    if not told:
+    verdict = view.verdict_of(task.latest)
+    if verdict is None:
         return []
-    verdict = told[-1]
     if verdict.counted_as == "repair":
         return [_begin_repair(view, verdict)]
     words: dict[CountedAs, EndWord] = {"accepted": "accepted", "rejected": "rejected", "needs_human": "needs_human"}
     reason = "" if verdict.reason is UNSET else verdict.reason
     if verdict.counted_as != "accepted" and verdict.failed_criterion is not UNSET:
         reason = reason or verdict.failed_criterion
-    return [view.end(words[verdict.counted_as], verdict.permitted_by, reason)]
+    return [view.end(words[verdict.counted_as], verdict.permitted_by, reason, judged=verdict.revision)]
 
 
 def _ask_repair(view: View, criterion: str) -> Judgement:

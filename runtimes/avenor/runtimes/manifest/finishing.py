@@ -14,7 +14,6 @@ from avenor.protocol.manifest.events import AuthorityEvent, CandidateEvent, Leas
 from avenor.protocol.manifest.state import Attempt, Task
 from avenor.runtimes.manifest.attempts import LiveAttempt, Setting
 from avenor.runtimes.manifest.conclusions import Conclusion, Ended, conclude, exit_of
-from avenor.runtimes.manifest.evaluation import tell_verdict
 from avenor.runtimes.manifest.scheduler import LEASE_SECONDS
 from avenor.runtimes.manifest.view import VIOLATION
 from avenor.runtimes.phases import PhaseResult, tell_end
@@ -47,8 +46,6 @@ async def finish(setting: Setting, task: Task, attempt: Attempt, live: LiveAttem
         told = await _leave(setting, task, attempt, error)
         concluded = Conclusion(state="failed", permitted_by=f"{live.member.field}.allowed_writes", reason=told)
     setting.metering.spent(attempt.attempt_id, seconds)
-    if live.verdict is not None and concluded.state == "done":
-        events.append(tell_verdict(setting.look(), attempt, live.verdict))
     if not attempt.is_over:
         events.append(_tell_end(setting, task, attempt, concluded))
     failpoint("manifest.before_end")
@@ -94,7 +91,6 @@ def _ended(setting: Setting, live: LiveAttempt) -> Ended:
         stop="" if live.stopped is None else live.stopped.word,
         reason="" if live.stopped is None else live.stopped.reason,
         failure=live.failure,
-        has_verdict=live.verdict is not None,
         handed_to=live.handed_to,
         refused_handoff=live.refused_handoff,
         said_blocked=live.said_blocked,

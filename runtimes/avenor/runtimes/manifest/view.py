@@ -5,7 +5,7 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from avenor.protocol.event_base import Event
-from avenor.protocol.manifest.events import EndWord, ManifestEnd, TaskEvent, TaskWord
+from avenor.protocol.manifest.events import EndWord, ManifestEnd, TaskEvent, TaskWord, VerdictEvent
 from avenor.protocol.manifest.ledger import Account
 from avenor.protocol.manifest.state import Attempt, ManifestState, Task
 from avenor.runtimes.manifest.actions import Doing, Tell
@@ -112,6 +112,12 @@ class View:
         """Whether what an attempt has made belongs to the plan that counts."""
         return self.epoch_of(attempt) == self.state.plan_epoch or self.stands_through_replan(task.task_id)
 
+    # ---- verdicts
+
+    def verdict_of(self, attempt: Attempt) -> VerdictEvent | None:
+        """What an attempt of the evaluator has judged; None before it has."""
+        return next((each for each in self.state.verdicts if each.attempt_id == attempt.attempt_id), None)
+
     # ---- hand-offs
 
     def offer_to(self, member_id: str) -> str | None:
@@ -172,13 +178,13 @@ class View:
             event.waits_for = list(self.plan.direct_needs(task.member))
         return event
 
-    def end(self, state: EndWord, permitted_by: str, reason: str = "") -> Tell:
-        """The run comes to its terminal state."""
+    def end(self, state: EndWord, permitted_by: str, reason: str = "", *, judged: str = "") -> Tell:
+        """The run comes to its terminal state; with `accepted` goes the commit that was judged."""
         event = ManifestEnd(state=state, permitted_by=permitted_by, reason=reason or UNSET)
         event.final_output = f"{state}: {reason}" if reason else state
         if state == "accepted":
-            event.revision = self.state.revision
-            event.final_output = f"accepted: {self.state.revision} on branch {self.plan.branch}"
+            event.revision = judged
+            event.final_output = f"accepted: {judged} on branch {self.plan.branch}"
         events: list[Event] = [event]
         return Tell(events=events)
 
