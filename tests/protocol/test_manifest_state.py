@@ -61,14 +61,14 @@ def test_before_the_start_there_is_nothing() -> None:
     state = ManifestState()
     state.apply(RunStart(kind="manifest", backend="b", dir="/", version="0"))
 
-    assert (state.start, state.tasks, state.candidate, state.revision, state.terminal) == (None, {}, None, "", None)
+    assert (state.start, state.tasks, state.candidates, state.terminal) == (None, {}, [], None)
 
 
-def test_the_start_gives_revision_epoch_and_limits() -> None:
-    """They are the manifest's, bound to a commit."""
+def test_the_start_gives_epoch_and_limits() -> None:
+    """They are the manifest's."""
     state = _state()
 
-    assert (state.revision, state.plan_epoch, state.ledger.rest("run")) == ("9f1c", 7, Limits(model_calls=9))
+    assert (state.plan_epoch, state.ledger.rest("run")) == (7, Limits(model_calls=9))
 
 
 def test_a_conflict_pauses_the_run_while_nobody_works() -> None:
@@ -173,8 +173,8 @@ def test_the_ledger_is_part_of_the_fold() -> None:
     assert _state(debit).ledger.rest("run") == Limits(model_calls=7)
 
 
-def test_the_latest_candidate_is_what_others_work_on() -> None:
-    """Whichever was made from an older one."""
+def test_candidates_are_kept_in_order_and_receipts_go_by_revision() -> None:
+    """Which of them counts depends on the plan, and is not for the fold to say."""
 
     def candidate(revision: str) -> CandidateEvent:
         return CandidateEvent(
@@ -188,7 +188,7 @@ def test_the_latest_candidate_is_what_others_work_on() -> None:
 
     state = _state(candidate("r2"), receipt("one", "r2"), candidate("r3"), receipt("two", "r3"))
 
-    assert state.revision == "r3"
+    assert [each.revision for each in state.candidates] == ["r2", "r3"]
     assert [each.receipt_id for each in state.receipts_of("r3")] == ["two"]
 
 

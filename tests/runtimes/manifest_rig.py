@@ -209,6 +209,7 @@ class FakeWorkshop:
         opened: The revision of each worktree, by attempt.
         closed: The worktrees that were removed, in order.
         kept: The refs under which partial work was kept.
+        branches: The commits of branches.
         open_errors: Raised by the next worktrees, one each.
         faults: Raised whenever the method of this name is called.
         may_check: Checks wait for this; set unless a test replaces it.
@@ -221,6 +222,7 @@ class FakeWorkshop:
         self.opened: dict[str, str] = {}
         self.closed: list[str] = []
         self.kept: list[str] = []
+        self.branches: dict[str, str] = {}
         self.checked: list[tuple[str, str]] = []
         self.revisions = 1
         self.may_check = trio.Event()
@@ -259,7 +261,8 @@ class FakeWorkshop:
         assert branch.startswith("avenor/")
         assert message
         self.revisions += 1
-        return f"r{self.revisions}"
+        self.branches[branch] = f"r{self.revisions}"
+        return self.branches[branch]
 
     async def keep(self, attempt_id: str, branch: str) -> str:
         self.kept.append(branch)
@@ -276,6 +279,11 @@ class FakeWorkshop:
 
     async def forget_all(self) -> None:
         await trio.lowlevel.checkpoint()
+
+    async def move(self, branch: str, old: str, new: str) -> None:
+        self._fail("move")
+        if self.branches.get(branch, "") == old:
+            self.branches[branch] = new
 
     async def check(self, receipt: BoundReceipt, revision: str, number: int) -> ReceiptRun:
         self._fail("check")

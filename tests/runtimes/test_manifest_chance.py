@@ -113,7 +113,7 @@ async def test_whatever_members_do_a_run_ends_within_its_bounds(
     _check_books(rig)
     if state.end.state == "accepted":
         assert state.tasks["evaluator"].state == "done"
-        assert all(each.passed for each in state.receipts_of(state.revision)[-1:])
+        assert all(each.passed for each in state.receipts_of(str(state.end.revision))[-1:])
 
 
 @pytest.mark.parametrize("number", range(20))

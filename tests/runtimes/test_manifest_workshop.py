@@ -236,6 +236,7 @@ async def test_what_git_cannot_do_is_told_as_a_failure_of_the_run(repo: Repo) ->
         lambda: shop.open("w.1", make_member(), "0" * 40),
         lambda: shop.files_at("0" * 40),
         lambda: shop.diff(repo.first, "0" * 40),
+        lambda: shop.move("avenor/rt_1/candidate", "", "1" * 40),
     ):
         with trio.fail_after(SECONDS), pytest.raises(WorktreeFailed, match="cannot "):
             await failing()

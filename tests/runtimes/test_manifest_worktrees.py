@@ -373,6 +373,18 @@ async def test_what_a_lost_attempt_left_is_kept_for_people(repo: Repo) -> None:
     assert repo.git("show", "avenor/rt_1/lost/w.1:src/retry.py") == "half"
 
 
+async def test_a_branch_is_moved_from_where_it_was_left_and_from_nowhere_else(repo: Repo) -> None:
+    """Where there is none it is made; one that somebody else has moved or made stays."""
+    trees = await repo.worktrees()
+    second = repo.commit("second")
+    await trees.move("avenor/rt_1/candidate", "", repo.first)
+    await trees.move("avenor/rt_1/candidate", "", second)
+    assert repo.git("rev-parse", "avenor/rt_1/candidate") == repo.first
+    await trees.move("avenor/rt_1/candidate", repo.first, second)
+    await trees.move("avenor/rt_1/candidate", repo.first, repo.first)
+    assert repo.git("rev-parse", "avenor/rt_1/candidate") == second
+
+
 async def test_removing_leaves_nothing_and_is_harmless_twice(repo: Repo) -> None:
     """Neither the files, also in directories closed by the attempt, nor the repository's entry; nor what links mean."""
     trees, top = await made(repo)

@@ -124,7 +124,7 @@ class ManifestState:
         tasks: By id, in the order in which they came up.
         ledger: Who may still use how much; of no limits before the start.
         joins: The last event of each, by id.
-        candidates: Of the writers, in order.
+        candidates: Of the writers, in order, those of older plans included.
         receipts: By id, in order.
         verdicts: In order.
         handoffs: The last event of each, by sender and receiver.
@@ -156,18 +156,6 @@ class ManifestState:
     def terminal(self) -> EndWord | None:
         """The terminal state; None while the run goes on."""
         return None if self.end is None else self.end.state
-
-    @property
-    def candidate(self) -> CandidateEvent | None:
-        """The latest candidate."""
-        return self.candidates[-1] if self.candidates else None
-
-    @property
-    def revision(self) -> str:
-        """What a dependent's worktree is cut from: the latest candidate, else the commit the manifest names."""
-        if self.candidate is not None:
-            return self.candidate.revision
-        return "" if self.start is None else self.start.revision
 
     @property
     def repairs(self) -> int:

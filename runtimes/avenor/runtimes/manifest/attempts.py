@@ -148,10 +148,12 @@ class LiveAttempt:
             return "only the owner of the evaluation has a verdict"
         if self._attempt.is_over or self.stopped is not None:
             return f"late: {self.attempt_id} is over"
+        if not view.counts_now(self._task, self._attempt):
+            return f"the plan epoch is {view.state.plan_epoch} now, and {self.attempt_id} was begun before"
         if view.verdict_of(self._attempt) is not None:
             return "there is a verdict of this attempt already"
         if not names_candidate(view, verdict.revision):
-            return f"the candidate is {view.state.revision}, and this is a verdict on {verdict.revision}"
+            return f"the candidate is {view.revision}, and this is a verdict on {verdict.revision}"
         self._setting.journal.tell([tell_verdict(view, self._attempt, verdict)])
         return None
 
@@ -285,6 +287,8 @@ class LiveAttempt:
     def _is_owing(self, turn: TurnResult) -> bool:
         """Whether it is worth asking once more for what was not handed over."""
         if self.stopped is not None or not turn.is_session_usable or self.said_blocked is not None or not self._owes:
+            return False
+        if not self._setting.look().counts_now(self._task, self._attempt):
             return False
         return self._setting.metering.may_go_on(self.attempt_id)
 

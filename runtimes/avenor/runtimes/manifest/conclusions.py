@@ -8,7 +8,7 @@ from avenor.protocol.manifest.events import TaskWord
 from avenor.protocol.manifest.state import Attempt
 from avenor.protocol.outcomes import ExitCode
 from avenor.runtimes.manifest.results import why_stale
-from avenor.runtimes.manifest.view import OVER_BUDGET, STALE, View
+from avenor.runtimes.manifest.view import OVER_BUDGET, View
 from avenor.runtimes.retries import Failure
 
 # What ends a reader that has handed over already changes nothing about that.
@@ -67,6 +67,8 @@ def conclude(view: View, attempt: Attempt, ended: Ended) -> Conclusion:
         return _stopped(member.field, member.is_writer, ended)
     if ended.refused_handoff is not None:
         return Conclusion(state="cancelled", permitted_by=f"{member.field}.tools", reason=ended.refused_handoff)
+    if not view.counts_now(task, attempt):
+        return _missing(f"stale: stale_epoch: {view.epoch_of(attempt)}, expected {view.state.plan_epoch}")
     if has_handed_over:
         return Conclusion(state="done", permitted_by=permits)
     if ended.blocked is not None:
@@ -77,11 +79,7 @@ def conclude(view: View, attempt: Attempt, ended: Ended) -> Conclusion:
         told = f"it says that it is blocked: {ended.said_blocked}"
         return Conclusion(state="failed", permitted_by=f"{member.field}.tools", reason=told)
     stale = why_stale(view, attempt)
-    if stale is not None:
-        return Conclusion(state="missing", permitted_by="cancellation.late_result", reason=f"{STALE}: {stale}")
-    return Conclusion(
-        state="missing", permitted_by="cancellation.late_result", reason="it has ended and has handed over nothing"
-    )
+    return _missing("it has ended and has handed over nothing" if stale is None else f"stale: {stale}")
 
 
 def exit_of(state: TaskWord, reason: str) -> tuple[str, int]:
@@ -96,6 +94,10 @@ def exit_of(state: TaskWord, reason: str) -> tuple[str, int]:
         case _:
             is_spent = reason.startswith(OVER_BUDGET)
             return (OVER_BUDGET, ExitCode.BUDGET_EXHAUSTED) if is_spent else (state, ExitCode.FAILED)
+
+
+def _missing(reason: str) -> Conclusion:
+    return Conclusion(state="missing", permitted_by="cancellation.late_result", reason=reason)
 
 
 def _stopped(field: str, is_writer: bool, ended: Ended) -> Conclusion:

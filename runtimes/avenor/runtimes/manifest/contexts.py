@@ -32,7 +32,7 @@ async def first_prompt(view: View, workshop: Workshop, task: Task, attempt: Atte
         directory: Where it works.
     """
     member = view.plan.members[task.member]
-    parts = [_frame(view, task, member)]
+    parts = [_frame(view, task, attempt, member)]
     for context in member.contexts:
         text = await _context(view, workshop, task, attempt, context, directory)
         parts.append(f"## {context.name}\n\n{bounded(text).rstrip()}")
@@ -62,7 +62,7 @@ def bounded(text: str) -> str:
 # ---- the frame
 
 
-def _frame(view: View, task: Task, member: BoundMember) -> str:
+def _frame(view: View, task: Task, attempt: Attempt, member: BoundMember) -> str:
     lines = [
         f"You are `{member.id}`, one member of the team `{view.plan.manifest.team_id}`.",
         f"Your role: {member.role}.",
@@ -70,7 +70,7 @@ def _frame(view: View, task: Task, member: BoundMember) -> str:
     ]
     if task.contract:
         lines += ["", "## Your task", "", task.contract]
-    if (criterion := _repair(view, task)) is not None:
+    if (criterion := _repair(view, task, attempt)) is not None:
         lines += [
             "",
             "## Repair",
@@ -90,9 +90,11 @@ def _authority(member: BoundMember) -> str:
     )
 
 
-def _repair(view: View, task: Task) -> str | None:
-    """The criterion that failed, for the writer that mends it."""
-    verdicts = [each for each in view.state.verdicts if each.counted_as == "repair"]
+def _repair(view: View, task: Task, attempt: Attempt) -> str | None:
+    """The criterion that failed of what the attempt begins with, for the writer that mends it."""
+    verdicts = [
+        each for each in view.state.verdicts if each.counted_as == "repair" and each.revision == attempt.revision
+    ]
     if not verdicts or task.task_id not in view.plan.writers_above[-1:]:
         return None
     last = verdicts[-1]
@@ -109,7 +111,7 @@ def _handing_over(view: View, member: BoundMember, attempt: Attempt) -> str:
             f"End with {what}, with the tool {tool}. Without that tool, end your last message with this block:",
             "",
             f"```json {FENCE}",
-            f'{{"verdict": "accept|repair|reject|needs_human", "revision": "{view.state.revision}", '
+            f'{{"verdict": "accept|repair|reject|needs_human", "revision": "{view.revision}", '
             '"failed_criterion": "for repair: which one", "reason": "…"}',
             "```",
         ]
@@ -167,7 +169,7 @@ async def _context(
         case "candidate_diff":
             return await candidate_diff(view, workshop)
         case "raw_receipts":
-            return receipts(view.state.receipts_of(view.state.revision))
+            return receipts(view.state.receipts_of(view.revision))
         case "handoff_record":
             return _handoff(view, task)
         case _:
@@ -214,9 +216,9 @@ def receipts(found: Sequence[ReceiptEvent]) -> str:
 async def candidate_diff(view: View, workshop: Workshop, path: str = "") -> str:
     """What the candidate changes of the source revision."""
     assert view.state.start is not None
-    if view.state.candidate is None:
+    if view.candidate is None:
         return "There is no candidate: nothing was changed."
-    return await workshop.diff(view.state.start.revision, view.state.candidate.revision, path)
+    return await workshop.diff(view.state.start.revision, view.candidate.revision, path)
 
 
 def _shown(result: Result) -> object:
@@ -225,9 +227,9 @@ def _shown(result: Result) -> object:
 
 
 def _candidate(view: View) -> str:
-    candidate = view.state.candidate
+    candidate = view.candidate
     if candidate is None:
-        return f"There is no candidate: nothing was changed. What is to be judged is commit {view.state.revision}."
+        return f"There is no candidate: nothing was changed. What is to be judged is commit {view.revision}."
     files = "\n".join(candidate.files)
     return f"{candidate.revision} (branch {view.plan.branch})\ndigest: {candidate.digest}\nchanged files:\n{files}"
 

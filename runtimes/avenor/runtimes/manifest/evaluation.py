@@ -48,15 +48,15 @@ def has_receipts(view: View, revision: str) -> bool:
 
 def names_candidate(view: View, name: str) -> bool:
     """Whether an evaluator's name for a revision means the one that is to be judged."""
-    revision = view.state.revision
+    revision = view.revision
     if names_commit(name, revision):
         return True
-    return view.state.candidate is None and view.plan.is_source_name(name)
+    return view.candidate is None and view.plan.is_source_name(name)
 
 
 def judge(view: View, verdict: Verdict) -> Judgement:
     """What a verdict comes to."""
-    revision = view.state.revision
+    revision = view.revision
     if verdict.verdict == "accept":
         lacking = missing_proof(view, revision)
         if lacking is None:
@@ -76,7 +76,7 @@ def tell_verdict(view: View, attempt: Attempt, verdict: Verdict) -> VerdictEvent
     return VerdictEvent(
         attempt_id=attempt.attempt_id,
         verdict=verdict.verdict,
-        revision=view.state.revision,
+        revision=view.revision,
         counted_as=judged.counted_as,
         permitted_by=judged.permitted_by,
         failed_criterion=judged.failed_criterion or verdict.failed_criterion or UNSET,
@@ -123,9 +123,7 @@ def _rejected(criterion: str, reason: str) -> Judgement:
 def _repeats(view: View, criterion: str) -> int:
     """How often the criterion has failed on the candidate as it is, this time included."""
     same = [
-        each
-        for each in view.state.verdicts
-        if each.failed_criterion == criterion and each.revision == view.state.revision
+        each for each in view.state.verdicts if each.failed_criterion == criterion and each.revision == view.revision
     ]
     return len(same) + 1
 

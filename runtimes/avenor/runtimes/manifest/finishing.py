@@ -1,4 +1,7 @@
-"""After an attempt's agent is gone: the proof by diff, the candidate, what is kept, and the telling of it all."""
+"""After an attempt's agent is gone: the proof by diff, the candidate, what is kept, and the telling of it all.
+
+And after all of them: of candidates of older plans only what counts stays on the candidate's branch.
+"""
 
 from typing import Final
 
@@ -12,10 +15,12 @@ from avenor.protocol.errors import AvenorError
 from avenor.protocol.event_base import Event
 from avenor.protocol.manifest.events import AuthorityEvent, CandidateEvent, LeaseEvent
 from avenor.protocol.manifest.state import Attempt, Task
+from avenor.runtimes.host import RunHost
 from avenor.runtimes.manifest.attempts import LiveAttempt, Setting
 from avenor.runtimes.manifest.conclusions import Conclusion, Ended, conclude, exit_of
 from avenor.runtimes.manifest.scheduler import LEASE_SECONDS
-from avenor.runtimes.manifest.view import VIOLATION
+from avenor.runtimes.manifest.services import Workshop
+from avenor.runtimes.manifest.view import VIOLATION, View
 from avenor.runtimes.phases import PhaseResult, tell_end
 
 # Git on a large repository and a slow disk; only a git that hangs takes longer.
@@ -86,6 +91,18 @@ async def close_worktree(setting: Setting, attempt_id: str) -> None:
         setting.host.report("worktree", f"the worktree of {attempt_id} cannot be removed: {error}")
 
 
+async def set_aside(host: RunHost, workshop: Workshop, view: View) -> None:
+    """Parts candidates of older plans from what counts: they are kept as what was lost, and are on no other branch."""
+    stale = view.stale_candidates
+    try:
+        for each in stale:
+            await workshop.move(_lost_branch(view, each.attempt_id), "", each.revision)
+        if stale and stale[-1] is view.state.candidates[-1]:
+            await workshop.move(view.plan.branch, stale[-1].revision, view.revision)
+    except AvenorError as error:
+        host.report("branches", f"what belongs to an older plan is not set aside: {error}")
+
+
 def _ended(setting: Setting, live: LiveAttempt) -> Ended:
     return Ended(
         stop="" if live.stopped is None else live.stopped.word,
@@ -147,8 +164,11 @@ def _violation(
 
 
 async def _keep(setting: Setting, attempt: Attempt) -> str:
-    branch = f"{setting.look().plan.branches}/lost/{attempt.attempt_id}"
-    return await setting.workshop.keep(attempt.attempt_id, branch)
+    return await setting.workshop.keep(attempt.attempt_id, _lost_branch(setting.look(), attempt.attempt_id))
+
+
+def _lost_branch(view: View, attempt_id: str) -> str:
+    return f"{view.plan.branches}/lost/{attempt_id}"
 
 
 async def _leave(setting: Setting, task: Task, attempt: Attempt, error: Exception) -> str:

@@ -87,7 +87,7 @@ def _record(view: View, task: Task, attempt: Attempt, asked: HandOff) -> Handoff
         reason=asked.reason,
         source_revision=attempt.revision,
         plan_epoch=view.epoch_of(attempt),
-        receipts=[each.receipt_id for each in view.state.receipts_of(view.state.revision)],
+        receipts=[each.receipt_id for each in view.state.receipts_of(view.revision)],
         pending_effects=list(asked.pending_effects),
         rest=view.state.ledger.rest(receiver.id),
         authority=[*(grant.tool for grant in receiver.capabilities.grants), *receiver.writes],

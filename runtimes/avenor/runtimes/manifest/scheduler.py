@@ -26,7 +26,7 @@ from avenor.runtimes.manifest.losses import (
     decide_restarts,
 )
 from avenor.runtimes.manifest.stops import decide_deadline, decide_stops, decide_warnings, warnings_due
-from avenor.runtimes.manifest.view import OVER_BUDGET, STALE, View, first_word
+from avenor.runtimes.manifest.view import OVER_BUDGET, View
 
 LEASE_SECONDS: Final = 30.0
 RENEW_SECONDS: Final = 10.0
@@ -135,12 +135,15 @@ def unusable(parent: str, limits: Limits) -> Exhausted | None:
 
 
 def _supersede(view: View) -> list[Action]:
-    """What was done under an older plan, and is needed, is done anew under the one that counts."""
+    """What was begun under an older plan, and is needed, is done anew under the one that counts.
+
+    Whatever it came to, but for a violation: that is not the plan's.
+    """
     for task in view.required_tasks():
         latest = task.latest
-        if latest is None or task.is_running or view.counts_now(task, latest):
+        if latest is None or not task.is_finished or latest.violations:
             continue
-        if task.state == "done" or (task.state == "missing" and first_word(latest.reason) == STALE):
+        if not view.counts_now(task, latest):
             told = f"plan epoch {view.state.plan_epoch}: {latest.attempt_id} worked by {view.epoch_of(latest)}"
             return [Tell(events=[view.tell_task(task, "created", view.state.plans[-1].permitted_by, reason=told)])]
     return []
@@ -152,11 +155,11 @@ def _supersede(view: View) -> list[Action]:
 def _check_candidate(view: View) -> list[Action]:
     """Runs the checks of a candidate once everything but the verdict is there."""
     task = view.task(view.plan.evaluator)
-    revision = view.state.revision
+    revision = view.revision
     if task is None or task.state != "created" or not view.plan.writers_above or has_receipts(view, revision):
         return []
-    if revision in view.doing.receipts or not _has_all_it_needs(view, view.plan.members[task.member]):
-        return []
+    if view.doing.receipts or not _has_all_it_needs(view, view.plan.members[task.member]):
+        return []  # one after the other: those of an older candidate may still run
     return [RunReceipts(revision=revision)]
 
 
@@ -177,7 +180,7 @@ def _may_start(view: View, task: Task) -> bool:
     is_offered = view.offer_to(member.id) is not None
     if view.plan.max_parallel is not None and at_once >= view.plan.max_parallel and not is_offered:
         return False
-    if member.id == view.plan.evaluator and view.plan.writers_above and not has_receipts(view, view.state.revision):
+    if member.id == view.plan.evaluator and view.plan.writers_above and not has_receipts(view, view.revision):
         return False
     return _has_all_it_needs(view, member)
 
@@ -260,9 +263,9 @@ _RULES: Final[tuple[Callable[[View], list[Action]], ...]] = (
     decide_offers,
     decide_reconciling,
     decide_restarts,
+    _release,
     _supersede,
     decide_stops,
-    _release,
     decide_joins,
     decide_verdict,
     _reserve_again,

@@ -112,6 +112,10 @@ class Workshop(Protocol):
         """Removes what is left of all worktrees of the run."""
         ...
 
+    async def move(self, branch: str, old: str, new: str) -> None:
+        """Sets a branch to a commit, if it is where it was left: at `old`, or, where that is empty, nowhere."""
+        ...
+
     async def check(self, receipt: BoundReceipt, revision: str, number: int) -> ReceiptRun:
         """Runs a check in a fresh worktree of a commit; `number` makes its name unique."""
         ...

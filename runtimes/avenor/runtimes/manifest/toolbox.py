@@ -137,7 +137,7 @@ class Tools:
             case ReadDiff():
                 return ToolReply(await candidate_diff(view, self._workshop, asked.path))
             case ReadTestReceipt():
-                found = view.state.receipts_of(view.state.revision)
+                found = view.state.receipts_of(view.revision)
                 return ToolReply(receipts([each for each in found if asked.name in ("", each.name, each.receipt_id)]))
             case ReadReceipt():
                 return ToolReply(_records(view, asked))
@@ -167,7 +167,7 @@ def _records(view: View, asked: ReadReceipt) -> str:
         for task in view.state.tasks.values()
         if asked.task_id in ("", task.task_id) and (not asked.name or asked.task_id)
     ]
-    found = [] if asked.task_id else view.state.receipts_of(view.state.revision)
+    found = [] if asked.task_id else view.state.receipts_of(view.revision)
     shown = [
         {"receipt_id": each.receipt_id, "name": each.name, "passed": each.passed, "output": each.output}
         for each in found

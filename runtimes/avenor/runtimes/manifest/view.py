@@ -5,7 +5,7 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from avenor.protocol.event_base import Event
-from avenor.protocol.manifest.events import EndWord, ManifestEnd, TaskEvent, TaskWord, VerdictEvent
+from avenor.protocol.manifest.events import CandidateEvent, EndWord, ManifestEnd, TaskEvent, TaskWord, VerdictEvent
 from avenor.protocol.manifest.ledger import Account
 from avenor.protocol.manifest.state import Attempt, ManifestState, Task
 from avenor.runtimes.manifest.actions import Doing, Tell
@@ -14,7 +14,6 @@ from avenor.runtimes.manifest.plan import Plan
 # The first words of reasons, by which the stop rules tell why something came to nothing.
 NO_PROGRESS: Final = "no_progress"
 OVER_BUDGET: Final = "budget_exhausted"
-STALE: Final = "stale"
 VIOLATION: Final = "violation"
 WITHDRAWN: Final = "withdrawn"
 # As git abbreviates a commit at least.
@@ -85,10 +84,32 @@ class View:
         assert self.state.start is not None
         if task.parent_task is not None:
             parent = self.state.tasks[task.parent_task].latest
-            return self.state.revision if parent is None else parent.revision
+            return self.revision if parent is None else parent.revision
         if self.plan.is_writer(task.member) or self.plan.has_writer_above(task.member):
-            return self.state.revision
+            return self.revision
         return self.state.start.revision
+
+    # ---- candidates
+
+    @property
+    def candidate(self) -> CandidateEvent | None:
+        """The latest candidate of the plan that counts."""
+        return next((each for each in reversed(self.state.candidates) if self._is_valid(each)), None)
+
+    @property
+    def revision(self) -> str:
+        """What a dependent's worktree is cut from: the latest candidate, else the commit that the manifest names."""
+        assert self.state.start is not None
+        return self.state.start.revision if self.candidate is None else self.candidate.revision
+
+    @property
+    def stale_candidates(self) -> list[CandidateEvent]:
+        """Those of older plans."""
+        return [each for each in self.state.candidates if not self._is_valid(each)]
+
+    def _is_valid(self, candidate: CandidateEvent) -> bool:
+        attempt = self.state.attempt(candidate.attempt_id)
+        return attempt is not None and self.counts_now(self.state.tasks[attempt.task_id], attempt)
 
     # ---- epochs
 

@@ -18,11 +18,13 @@ from avenor.protocol.outcomes import ExitCode, Outcome
 from avenor.protocol.spec import Record
 from avenor.runtimes.host import RunHost
 from avenor.runtimes.manifest.crew import Crew, MakePolicy
+from avenor.runtimes.manifest.finishing import set_aside
 from avenor.runtimes.manifest.gateway import Meter
 from avenor.runtimes.manifest.journal import Journal
 from avenor.runtimes.manifest.mcp_http import ToolBox
 from avenor.runtimes.manifest.plan import Plan
 from avenor.runtimes.manifest.services import DeskLike, Workshop
+from avenor.runtimes.manifest.view import View
 
 OpenDesk = Callable[[Meter, ToolBox], AbstractAsyncContextManager[DeskLike]]
 
@@ -60,7 +62,7 @@ async def work_off(
         async with open_desk(crew.metering, crew.tools) as desk:
             await crew.work(desk)
     await host.sweep()
-    await _tidy(host, workshop)
+    await _tidy(host, workshop, crew.look())
     return _settle(record, host, journal)
 
 
@@ -92,9 +94,10 @@ def _past(host: RunHost) -> Iterator[Event]:
             continue
 
 
-async def _tidy(host: RunHost, workshop: Workshop) -> None:
+async def _tidy(host: RunHost, workshop: Workshop, view: View) -> None:
     """Removes the run's worktrees; what stays of it are the branches of its candidate and of what was lost."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + _TIDY_SECONDS) as scope:
+        await set_aside(host, workshop, view)
         await workshop.forget_all()
     if scope.cancelled_caught:
         host.report("worktree", f"the run's worktrees could not be removed within {_TIDY_SECONDS:g} s")

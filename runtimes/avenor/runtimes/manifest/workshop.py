@@ -126,6 +126,10 @@ class GitWorkshop:
             await self._trees.prune()
             await trio.to_thread.run_sync(remove_tree, os.path.join(self._scratch, PRIVATE))
 
+    async def move(self, branch: str, old: str, new: str) -> None:
+        with _translated(f"move {branch}"):
+            await self._trees.move(branch, old, new)
+
     async def check(self, receipt: BoundReceipt, revision: str, number: int) -> ReceiptRun:
         place = f"receipt-{number}"
         try:

@@ -227,6 +227,13 @@ class Worktrees:
         where = [path] if path else []
         return await self._proof.git().show("diff-tree", *_DIFF, base, revision, "--", *where, end=b"\n")
 
+    async def move(self, branch: str, old: str, new: str) -> None:
+        """Sets a branch of the user's repository to a commit, if it is at `old`, or is not there and `old` is empty."""
+        ref = f"refs/heads/{branch}"
+        now = await self._user.ask("rev-parse", "--verify", "--quiet", ref, none_status=1)
+        if now.decode("ascii") == old:
+            await self._user.ask(*_DURABLE, "update-ref", "-m", "avenor", ref, new, old or "0" * len(new))
+
     async def remove(self, attempt_id: str) -> None:
         """Removes a worktree with all that is known of it; harmless where there is none."""
         self._changes.pop(attempt_id, None)
