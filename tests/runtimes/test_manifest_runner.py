@@ -236,6 +236,46 @@ async def test_only_the_owner_of_the_evaluation_has_a_verdict(tmp_path: Path, au
     assert [(each.tool, each.decision) for each in rig.only(AuthorityEvent)] == [("submit_verdict", "deny")]
 
 
+async def test_a_repair_is_judged_once_all_that_look_at_it_have_looked(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Also behind a join: it holds the old results while the writer mends what they were about."""
+
+    async def is_slow(actor: Actor) -> None:
+        await trio.sleep(5)
+        await writes(actor)
+
+    async def judges(actor: Actor) -> None:
+        await actor.judge("repair" if actor.revision == "r2" else "accept", failed_criterion="names")
+
+    declared = manifest(
+        member("writer", writes=["src/retry.py"]),
+        member("reviewer", needs=["writer"]),
+        member("evaluator", needs=["reviews"], verdict=True),
+        joins=[join("reviews", "reviewer")],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(writer=is_slow, evaluator=judges)
+    assert (await rig.run()).exit_code == 0
+    assert rig.started()[3:] == ["writer.2", "reviewer.2", "evaluator.2"]
+    assert [event.accepted for event in rig.only(JoinEvent)] == [{"reviewer": "reviewer.1"}, {"reviewer": "reviewer.2"}]
+
+
+async def test_what_was_joined_before_a_later_writer_stays_joined(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A reader between two writers has looked at what the first has made, and is not missing once the second has."""
+    declared = manifest(
+        member("one", writes=["src/retry.py"]),
+        member("reader", needs=["one"]),
+        member("other", needs=["between"], writes=["src/retry.py"]),
+        member("evaluator", needs=["other"], verdict=True),
+        joins=[join("between", "reader")],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(one=writes, other=writes)
+    assert (await rig.run()).exit_code == 0
+    assert [event.state for event in rig.only(JoinEvent)] == ["joined"]
+
+
 # ---- missing, late, messages
 
 

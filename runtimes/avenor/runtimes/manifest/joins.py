@@ -29,9 +29,11 @@ def outcome_of(view: View, declared: Join) -> JoinOutcome:
 
 
 def is_joined(view: View, join_id: str) -> bool:
-    """Whether what waits for a join may go on, with the results that count now."""
+    """Whether what waits for a join may go on, with the results that count now, and nobody is at another one."""
     event = view.state.joins.get(join_id)
-    return event is not None and event.state in ("joined", "decided") and _is_current(view, event)
+    if event is None or event.state not in ("joined", "decided") or not _is_current(view, event):
+        return False
+    return all(view.state.tasks[each].state == "done" for each in view.plan.joins[join_id].requires)
 
 
 def decide_joins(view: View) -> list[Action]:
@@ -118,8 +120,12 @@ def _submitted(view: View, task_id: str) -> list[Submitted]:
 
 
 def _comparable(view: View, task: Task, attempt: Attempt, result: Result) -> Result:
-    """A result with its versions in terms that are the same for all that count."""
-    if names_revision(view, attempt, result.source_revision) and attempt.revision == view.base_of(task):
+    """A result with its versions in terms that are the same for all that count.
+
+    The revision that counts is that of the task's latest attempt, whatever candidates come after it.
+    """
+    is_latest = attempt.revision == task.attempts[-1].revision
+    if is_latest and names_revision(view, attempt, result.source_revision):
         result = replace(result, source_revision=_MATCHED)
     epoch = view.epoch_of(attempt)
     if result.plan_epoch == epoch and view.counts_now(task, attempt):
