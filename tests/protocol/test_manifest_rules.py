@@ -362,6 +362,8 @@ def test_a_hand_off_in_a_circle_is_a_cycle() -> None:
         ({"to": "nobody"}, "handoffs[0].to: there is no member 'nobody'"),
         ({"from": "nobody"}, "handoffs[0].from: there is no member 'nobody'"),
         ({"to": "planner"}, "handoffs[0].to: a member cannot hand over to itself"),
+        ({"to": "evaluator"}, "handoffs[0].to: 'evaluator' judges: its task is nobody else's"),
+        ({"from": "evaluator"}, "handoffs[0].from: 'evaluator' judges: its task is nobody else's"),
         ({"to": "writer"}, "members[3].tools: accept_handoff is missing: 'planner' hands over to it"),
         ({"from": "test_reader"}, "members[2].tools: hand_off is missing: it hands over to 'controller'"),
         ({"from": "test_reader"}, "members[0].tools: hand_off needs an entry in handoffs that is from this member"),

@@ -220,6 +220,18 @@ def test_repairs_plans_joins_handoffs_and_the_end_are_kept() -> None:
     assert state.terminal == "rejected"
 
 
+def test_a_handoff_that_was_accepted_is_of_the_attempt_that_made_it() -> None:
+    """Not of the next one at the same task."""
+
+    def handoff(state: str) -> HandoffEvent:
+        return HandoffEvent(from_task="reader", to_task="b", state=state, permitted_by="p")  # type: ignore[arg-type]
+
+    handed = [_task("created"), handoff("accepted"), _task("started", 1), handoff("offered"), handoff("accepted")]
+    state = _state(*handed, _task("started", 2), handoff("rejected"))
+
+    assert [each.handed_to for each in state.tasks["reader"].attempts] == ["b", None]
+
+
 def test_the_golden_events_fold() -> None:
     """A log that this version has written loads in later ones."""
     state = ManifestState()

@@ -1,15 +1,18 @@
 """The tools that avenor offers to members: giving out work, replanning, reading, handing over, in virtual time."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
-from avenor.protocol.manifest.binding import ResolvedManifest
+from avenor.protocol.manifest.binding import BoundMember, ResolvedManifest
 from avenor.protocol.manifest.events import AuthorityEvent, HandoffEvent, JoinEvent, PlanEvent, ResultEvent, TaskEvent
+from avenor.protocol.manifest.model import Join
 from avenor.runtimes.backends.base import TurnError, TurnStop
 from avenor.runtimes.manifest.mcp_http import ToolReply
 from tests.runtimes.manifest_rig import (
@@ -379,14 +382,34 @@ async def test_the_evaluator_reads_diff_receipts_and_results(tmp_path: Path, aut
 # ---- hand-offs
 
 
-def _handing(on_reject: str = "return") -> ResolvedManifest:
+def _handing(
+    on_reject: str = "return",
+    *,
+    others: Sequence[BoundMember] = (),
+    sender_writes: Sequence[str] = (),
+    looks: Sequence[str] = (),
+    writes: Sequence[str] = (),
+    judged: str = "controller",
+    joins: Sequence[Join] = (),
+) -> ResolvedManifest:
+    """Intake may hand over to the controller, whom the evaluator waits for."""
     return manifest(
-        member("intake", tools=["hand_off"], contexts=["task_contract"]),
-        member("controller", tools=["accept_handoff", "reject_handoff"], contexts=["handoff_record"]),
-        member("evaluator", needs=["controller"], **JUDGE),
+        member("intake", tools=["hand_off"], writes=sender_writes),
+        member(
+            "controller", tools=["accept_handoff", "reject_handoff", *looks], writes=writes, contexts=["handoff_record"]
+        ),
+        *others,
+        member("evaluator", needs=[judged], **JUDGE),
         handoffs=[handoff("intake", "controller", on_reject)],
+        joins=list(joins),
         receipts=[],
     )
+
+
+def _result_block(claim: str) -> str:
+    findings = [{"subject": "s", "claim": claim, "finding": "f"}]
+    record = {"source_revision": PINNED, "plan_epoch": 7, "findings": findings}
+    return f"```avenor-result\n{json.dumps(record)}\n```\n"
 
 
 async def _hands_over(actor: Actor) -> None:
@@ -519,9 +542,7 @@ async def test_who_has_handed_over_composes_no_answer_beside_the_new_owner(
     async def talks_on(actor: Actor) -> None:
         await _hands_over(actor)
         assert (await actor.submit()).text == "the task is controller's now: end your turn"
-        record = {"source_revision": PINNED, "plan_epoch": 7}
-        findings = [{"subject": "s", "claim": "c", "finding": "f"}]
-        actor.session.say(f"```avenor-result\n{json.dumps({**record, 'findings': findings})}\n```\n")
+        actor.session.say(_result_block("c"))
 
     rig = ManifestRig(tmp_path, _handing())
     rig.play(intake=talks_on, controller=takes_over)
@@ -553,6 +574,178 @@ async def test_a_handoff_is_answered_once(tmp_path: Path, autojump_clock: MockCl
         "nothing is offered to you",
         "nothing is offered to you",
     ]
+
+
+async def test_what_was_not_accepted_is_not_the_receivers(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """It may look before it answers; what it does as an owner is refused, counts for nothing, and is no answer."""
+    replies: list[ToolReply] = []
+
+    async def takes_without_asking(actor: Actor) -> None:
+        actor.write("runbook.md")
+        replies.append(await actor.tool("read_receipt"))
+        replies.append(await actor.submit())
+        actor.session.say(_result_block("recovery"))
+
+    rig = ManifestRig(tmp_path, _handing("needs_human", looks=["read_receipt"], writes=["runbook.md"]))
+    rig.play(intake=_hands_over, controller=takes_without_asking)
+    outcome = await rig.run()
+    assert (outcome.exit_code, rig.end.permitted_by) == (5, "handoffs[0].on_reject")
+    refused = "call accept_handoff first, or reject_handoff: the task is not yours yet"
+    assert [(each.is_error, each.text == refused) for each in replies[:2]] == [(False, False), (True, True)]
+    assert [event.state for event in rig.only(HandoffEvent)] == ["offered", "rejected"]
+    assert {event.status for event in rig.only(ResultEvent, task_id="controller")} == {"late"}
+    assert rig.state.candidates == []
+    assert rig.workshop.kept == ["avenor/run_1/lost/controller.1"]
+    (session,) = [each for each in rig.backend.sessions if each.params.cwd.endswith("controller.1")]
+    assert "late: you have not accepted the task" in session.prompts[1]  # it may still do so
+
+
+async def test_a_task_is_offered_to_one_at_a_time(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Two who accept at once would both own it."""
+    replies: dict[str, ToolReply] = {}
+
+    async def offers_to_both(actor: Actor) -> None:
+        async def offer(to: str) -> None:
+            replies[to] = await actor.tool("hand_off", to=to, summary="s", reason="r")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(offer, "database")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(offer, "network")
+
+    async def takes_over(actor: Actor) -> None:
+        await trio.sleep(1)
+        await actor.tool("accept_handoff")
+        await actor.submit()
+
+    answers: dict[str, Any] = {"tools": ["accept_handoff", "reject_handoff"], "contexts": ["handoff_record"]}
+    declared = manifest(
+        member("intake", tools=["hand_off"]),
+        member("database", **answers),
+        member("network", **answers),
+        member("evaluator", needs=["database", "network"], **JUDGE),
+        handoffs=[handoff("intake", "database"), handoff("intake", "network")],
+        receipts=[],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(intake=offers_to_both, database=takes_over, network=takes_over)
+    assert (await rig.run()).exit_code == 0
+    assert rig.started() == ["intake.1", "database.1", "evaluator.1"]
+    assert not replies["database"].is_error
+    assert replies["network"].text == "database has not answered yet: it may still accept"
+
+
+async def test_who_has_a_result_hands_nothing_over(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Its result ends the work: an offer that is still open is withdrawn, and no other one is made."""
+    replies: list[str] = []
+
+    async def changes_its_mind(actor: Actor) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_hands_over, actor)
+            await trio.sleep(1)
+            await actor.submit()
+            assert rig.tools is not None
+            replies.append((await rig.tools.call("controller.1", "accept_handoff", b"{}")).text)
+        replies.append((await actor.tool("hand_off", to="controller", summary="s", reason="r")).text)
+
+    rig = ManifestRig(tmp_path, _handing())
+    rig.play(intake=changes_its_mind, controller=hangs)
+    assert (await rig.run()).exit_code == 0
+    assert sorted(replies) == ["nothing is offered to you", "you have handed over your result already"]
+    assert [event.state for event in rig.only(HandoffEvent)] == ["offered", "rejected"]
+    assert rig.history("intake")[-2:] == ["submitted", "done"]
+
+
+async def test_a_worker_does_not_hand_over_what_is_its_callers(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """It has the tools of its member, and a piece of another's task."""
+    replies: list[str] = []
+
+    async def tries(actor: Actor) -> None:
+        replies.append((await actor.tool("hand_off", to="controller", summary="s", reason="r")).text)
+        await actor.submit()
+
+    async def delegates(actor: Actor) -> None:
+        await actor.tool("start_worker", member="intake", contract="look", budget={"model_calls": 1})
+        await actor.submit()
+
+    declared = _handing(others=[member("planner", tools=PLANNER_TOOLS)])
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(**{"planner": delegates, "intake": reads, "intake-2": tries})
+    assert (await rig.run()).exit_code == 0
+    assert replies == ["your task is a part of that of planner, which alone may hand it over"]
+    assert rig.only(HandoffEvent) == []
+
+
+@pytest.mark.parametrize("writing", [[], ["notes.md"]], ids=["reader", "writer"])
+async def test_a_task_that_was_handed_over_stays_so_when_the_process_is_lost(
+    tmp_path: Path, autojump_clock: MockClock, writing: list[str]
+) -> None:
+    """The sender had not ended its turn: it does not begin anew beside the new owner, who does."""
+
+    async def takes_over(actor: Actor) -> None:
+        await actor.tool("accept_handoff")
+        await trio.sleep(5)
+        await actor.submit()
+
+    async def lingers(actor: Actor) -> None:
+        await _hands_over(actor)
+        await trio.sleep(20)
+
+    rig = ManifestRig(tmp_path, _handing(sender_writes=writing))
+    rig.play(intake=lingers, controller=takes_over)
+    await rig.run()
+    lines = rig.log_path.read_bytes().splitlines(keepends=True)
+    accepted = next(number for number, event in enumerate(rig.events) if getattr(event, "state", "") == "accepted")
+    rig.log_path.write_bytes(b"".join(lines[: accepted + 1]))
+    rig.again()
+    rig.play(controller=reads)
+    assert (await rig.run()).exit_code == 0
+    assert rig.started() == ["intake.1", "controller.1", "controller.2", "evaluator.1"]
+    assert rig.history("intake")[-1] == "done"
+    assert rig.state.tasks["intake"].attempts[0].reason == "handed over to controller"
+
+
+async def test_a_handoff_ends_with_the_plan_under_which_it_was_made(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The sender has the task again, and who had it is ended; it may be handed over anew."""
+
+    async def replans(actor: Actor) -> None:
+        await trio.sleep(5)
+        await actor.tool("replan", reason="the schema has changed")
+        await actor.submit(plan_epoch=8)
+
+    async def takes_over(actor: Actor) -> TurnStop:
+        await actor.tool("accept_handoff")
+        return await hangs(actor)
+
+    async def does_it_itself(actor: Actor) -> None:
+        await actor.submit(plan_epoch=8)
+
+    declared = _handing(others=[member("planner", tools=PLANNER_TOOLS)])
+    rig = ManifestRig(tmp_path, declared)
+    acts: list[Act] = [_hands_over, does_it_itself]
+    rig.play(planner=replans, intake=acts, controller=takes_over)
+    assert (await rig.run()).exit_code == 0
+    assert rig.started() == ["intake.1", "planner.1", "controller.1", "intake.2", "evaluator.1"]
+    assert rig.state.tasks["controller"].attempts[0].state == "cancelled"
+
+
+async def test_no_join_counts_what_was_said_after_handing_over(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The answer of who gave the task away is missing, whatever it says."""
+
+    async def takes_over(actor: Actor) -> None:
+        await actor.tool("accept_handoff")
+        await trio.sleep(5)
+        await actor.submit()
+
+    async def answers_all_the_same(actor: Actor) -> None:
+        await _hands_over(actor)
+        actor.session.say(_result_block("mine"))
+
+    declared = _handing(judged="both", joins=[join("both", "intake", "controller")])
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(intake=answers_all_the_same, controller=takes_over)
+    assert (await rig.run()).exit_code == 5
+    assert rig.end.reason == "both: no result that counts of intake"
 
 
 async def test_a_handoff_goes_only_where_it_is_declared(tmp_path: Path, autojump_clock: MockClock) -> None:

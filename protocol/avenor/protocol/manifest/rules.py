@@ -187,6 +187,9 @@ def _handoffs(manifest: Manifest, _graph: Graph) -> Iterator[Mistake]:
             yield Mistake(f"$.handoffs[{index}].to", "a member cannot hand over to itself")
         if receivers[handoff.receiver] > 1:
             yield Mistake(f"$.handoffs[{index}].to", f"{handoff.receiver!r} is handed over to more than once")
+        for end, name in (("from", handoff.sender), ("to", handoff.receiver)):
+            if name == manifest.evaluation.owner:
+                yield Mistake(f"$.handoffs[{index}].{end}", f"{name!r} judges: its task is nobody else's")
         yield from _needs_tools(by_id.get(handoff.sender), ("hand_off",), f"it hands over to {handoff.receiver!r}")
         needed = ("accept_handoff", "reject_handoff")
         yield from _needs_tools(by_id.get(handoff.receiver), needed, f"{handoff.sender!r} hands over to it")

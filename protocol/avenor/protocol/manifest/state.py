@@ -50,6 +50,7 @@ class Attempt(msgspec.Struct, kw_only=True):
         result: What counts of what it handed over.
         denied: Fields of the manifest by which something was denied to it, in order.
         violations: The same of what it did without asking.
+        handed_to: The task that has accepted a hand-off of it.
         partial: A ref with what it has left though nothing came of it.
     """
 
@@ -66,6 +67,7 @@ class Attempt(msgspec.Struct, kw_only=True):
     result: Result | None = None
     denied: list[str] = []
     violations: list[str] = []
+    handed_to: str | None = None
     reason: str = ""
     partial: str = ""
 
@@ -230,7 +232,7 @@ class ManifestState:
             case VerdictEvent():
                 self.verdicts.append(event)
             case HandoffEvent():
-                self.handoffs[event.from_task, event.to_task] = event
+                self._apply_handoff(event)
             case ManifestEnd():
                 self.end = self.end or event
             case _:
@@ -280,6 +282,12 @@ class ManifestState:
         attempt = self.attempt(event.attempt_id)
         if attempt is not None and event.status == "accepted" and event.result is not UNSET:
             attempt.result = event.result
+
+    def _apply_handoff(self, event: HandoffEvent) -> None:
+        self.handoffs[event.from_task, event.to_task] = event
+        sender = self.tasks.get(event.from_task)
+        if event.state == "accepted" and sender is not None and sender.latest is not None:
+            sender.latest.handed_to = event.to_task
 
     def _apply_authority(self, event: AuthorityEvent) -> None:
         self.authority.append(event)

@@ -41,6 +41,7 @@ from avenor.runtimes.turns import TurnResult
 StopWord = Literal["cancelled", "timed_out", "lost", "no_progress", "budget_exhausted", "violation", "handed_over"]
 _CAUSES: Final[dict[StopWord, str]] = {"timed_out": "timeout", "handed_over": "handed_over"}
 _NO_MCP: Final = "unsupported_mcp"
+_NOT_ACCEPTED: Final = "you have not accepted the task that was handed to you"
 
 _logger: Final = structlog.get_logger()
 
@@ -80,7 +81,6 @@ class LiveAttempt:
     Attributes:
         stopped: What has ended it; None if nothing did.
         failure: Why its agent could not go on, where it could not.
-        handed_to: The member that has accepted a hand-off of it.
         refused_handoff: Why it has rejected the hand-off that it was started for.
         said_blocked: The label with which its agent has said that it cannot go on; None if it did not.
         session_id: Of its agent.
@@ -92,7 +92,6 @@ class LiveAttempt:
         self.member = setting.look().plan.members[task.member]
         self.stopped: Stopped | None = None
         self.failure: Failure | None = None
-        self.handed_to: str | None = None
         self.refused_handoff: str | None = None
         self.said_blocked: str | None = None
         self.session_id = ""
@@ -120,9 +119,14 @@ class LiveAttempt:
     @property
     def not_its_task(self) -> str | None:
         """Whose the task is, where it was handed over or not taken: nothing that it says of it counts."""
-        if self.handed_to is not None:
-            return f"the task is {self.handed_to}'s now"
+        if self._attempt.handed_to is not None:
+            return f"the task is {self._attempt.handed_to}'s now"
         return None if self.refused_handoff is None else "you have rejected the task"
+
+    @property
+    def is_considering(self) -> bool:
+        """Whether it has yet to accept or reject the hand-off that it was started for: the task is another's."""
+        return self.refused_handoff is None and self._setting.look().awaits_handoff(self._task)
 
     def end_if_handed_over(self) -> None:
         """Ends an attempt whose work is done; nothing of what it has handed over is touched."""
@@ -131,9 +135,8 @@ class LiveAttempt:
 
     def submit(self, result: Result, source: Literal["tool", "message"]) -> str | None:
         """Takes a result; returns why it does not count, None if it does."""
-        event = tell_result(
-            self._setting.look(), self._task, self._attempt, result, source, not_its_task=self.not_its_task
-        )
+        whose = self.not_its_task or (_NOT_ACCEPTED if self.is_considering else None)
+        event = tell_result(self._setting.look(), self._task, self._attempt, result, source, not_its_task=whose)
         told: list[Event] = [event]
         if event.status == "accepted":
             view = self._setting.look()
@@ -270,7 +273,7 @@ class LiveAttempt:
             if self.member.id == self._setting.look().plan.evaluator:
                 self._mistake = self.judge(read_verdict(block))
             else:
-                self.submit(read_result(block), "message")
+                self._mistake = self.submit(read_result(block), "message")
         except NoResult as error:
             self._mistake = str(error)
             self._setting.journal.tell([tell_invalid(self._task, self._attempt, self._mistake)])

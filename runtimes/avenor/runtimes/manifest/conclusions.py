@@ -22,7 +22,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         stop: What has ended it from outside its work; empty if nothing did.
         reason: Of that.
         failure: Why its agent could not go on.
-        handed_to: Who has accepted a hand-off of it.
         refused_handoff: Why it did not take what was handed to it.
         said_blocked: What it says that it cannot go on without.
         blocked: Which budget was refused to it.
@@ -31,7 +30,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     stop: str = ""
     reason: str = ""
     failure: Failure | None = None
-    handed_to: str | None = None
     refused_handoff: str | None = None
     said_blocked: str | None = None
     blocked: str | None = None
@@ -54,9 +52,9 @@ def conclude(view: View, attempt: Attempt, ended: Ended) -> Conclusion:
     """What an attempt has come to."""
     task = view.state.tasks[attempt.task_id]
     member = view.plan.members[task.member]
-    if ended.handed_to is not None:  # whatever becomes of it then, another owns the task
+    if attempt.handed_to is not None:  # whatever becomes of it then, another owns the task
         return Conclusion(
-            state="done", permitted_by=f"{member.field}.tools", reason=f"handed over to {ended.handed_to}"
+            state="done", permitted_by=f"{member.field}.tools", reason=f"handed over to {attempt.handed_to}"
         )
     is_owner = member.id == view.plan.evaluator
     has_handed_over = view.verdict_of(attempt) is not None if is_owner else attempt.result is not None

@@ -108,7 +108,6 @@ def _ended(setting: Setting, live: LiveAttempt) -> Ended:
         stop="" if live.stopped is None else live.stopped.word,
         reason="" if live.stopped is None else live.stopped.reason,
         failure=live.failure,
-        handed_to=live.handed_to,
         refused_handoff=live.refused_handoff,
         said_blocked=live.said_blocked,
         blocked=setting.metering.blocked.get(live.attempt_id),

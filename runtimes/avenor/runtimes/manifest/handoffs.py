@@ -1,6 +1,6 @@
 """Hand-offs: one owner's control ends where another's begins, and not before that one has accepted it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from avenor.protocol.manifest.events import HandoffEvent, HandoffRecord
 from avenor.protocol.manifest.state import Attempt, Task
@@ -8,6 +8,7 @@ from avenor.runtimes.manifest.attempts import LiveAttempt
 from avenor.runtimes.manifest.journal import Journal
 from avenor.runtimes.manifest.mcp_http import ToolReply
 from avenor.runtimes.manifest.membertools import HandOff, RejectHandoff
+from avenor.runtimes.manifest.results import has_handed_over
 from avenor.runtimes.manifest.view import View
 
 
@@ -17,13 +18,11 @@ class Handoffs:
     Args:
         journal: Takes what is decided.
         look: The run at this moment.
-        live: The attempts that go on, by id.
     """
 
-    def __init__(self, journal: Journal, look: Callable[[], View], live: Mapping[str, LiveAttempt]) -> None:
+    def __init__(self, journal: Journal, look: Callable[[], View]) -> None:
         self._journal = journal
         self._look = look
-        self._live = live
 
     async def offer(self, task: Task, attempt: Attempt, asked: HandOff) -> ToolReply:
         """Offers ownership, and waits for the answer; until it is accepted, it stays where it is."""
@@ -33,8 +32,8 @@ class Handoffs:
             return ToolReply(
                 f"you may hand over to {', '.join(declared) or 'nobody'}, not to {asked.to}", is_error=True
             )
-        if view.was_handed_to(asked.to):
-            return ToolReply(f"{asked.to} has accepted a hand-off already", is_error=True)
+        if (why := _why_not_now(view, task, attempt, asked.to)) is not None:
+            return ToolReply(why, is_error=True)
         field = f"handoffs[{declared[asked.to]}]"
         event = HandoffEvent(from_task=task.task_id, to_task=asked.to, state="offered", permitted_by=field)
         event.record = _record(view, task, attempt, asked)
@@ -51,9 +50,6 @@ class Handoffs:
         if sender is None:
             return ToolReply("nothing is offered to you", is_error=True)
         self._answer(sender, task.task_id, "accepted", None)
-        sent_by = self._look().state.tasks[sender].latest
-        if sent_by is not None and (live := self._live.get(sent_by.attempt_id)) is not None:
-            live.handed_to = task.task_id
         return ToolReply("It is yours now.")
 
     def reject(self, live: LiveAttempt, task: Task, asked: RejectHandoff) -> ToolReply:
@@ -77,6 +73,18 @@ class Handoffs:
         if reason is not None:
             event.reason = reason
         self._journal.tell([event])
+
+
+def _why_not_now(view: View, task: Task, attempt: Attempt, receiver: str) -> str | None:
+    """Why a declared hand-off cannot be offered now; None if it can: a task has one next owner at most."""
+    if task.parent_task is not None:
+        return f"your task is a part of that of {task.parent_task}, which alone may hand it over"
+    if has_handed_over(view, attempt):
+        return "you have handed over your result already"
+    for _, each in view.plan.offers_of(task.member):
+        if each.receiver != receiver and view.offer_to(each.receiver) == task.task_id:
+            return f"{each.receiver} has not answered yet: it may still accept"
+    return None
 
 
 def _record(view: View, task: Task, attempt: Attempt, asked: HandOff) -> HandoffRecord:

@@ -111,6 +111,8 @@ def _submitted(view: View, task_id: str) -> list[Submitted]:
         attempt = view.state.attempt(event.attempt_id)
         if task is None or attempt is None or event.task_id != task_id or event.result is UNSET:
             continue
+        if event.status == "late":  # the task was not its own, or it had handed over already
+            continue
         if attempt.state in ("done", "missing"):
             result = _comparable(view, task, attempt, event.result)
             found.append(

@@ -52,8 +52,8 @@ def decide_offers(view: View) -> list[Action]:
         if event.state != "offered":
             continue
         task = view.state.tasks[receiver]
-        if not view.state.tasks[sender].is_running:
-            return [_reject(event, event.permitted_by, f"{WITHDRAWN}: {sender} is gone")]
+        if view.offer_to(receiver) != sender:
+            return [_reject(event, event.permitted_by, f"{WITHDRAWN}: {sender} has ended its work, or is gone")]
         if task.state in _CAME_TO_NOTHING:
             why = "" if task.latest is None else task.latest.reason
             return [_reject(event, f"{event.permitted_by}.on_reject", f"{receiver} has {task.state}: {why}")]
@@ -89,7 +89,7 @@ def decide_reconciling(view: View) -> list[Action]:
 
 
 def decide_restarts(view: View) -> list[Action]:
-    """A task whose attempt was lost gets another one, unless that has happened too often."""
+    """A task whose attempt was lost gets another one, unless it has another owner, or that has happened too often."""
     for task in view.state.tasks.values():
         if task.state == "cancelled" and view.awaits_handoff(task):
             return [_ready_again(view, task)]
@@ -99,7 +99,11 @@ def decide_restarts(view: View) -> list[Action]:
             continue
         if task.latest is not None and task.latest.attempt_id in view.doing.attempts:
             continue  # it is still being cleaned up
-        field = f"{view.plan.members[task.member].field}.budget"
+        member = view.plan.members[task.member]
+        if task.latest is not None and task.latest.handed_to is not None:
+            told, field = f"handed over to {task.latest.handed_to}", f"{member.field}.tools"
+            return [Tell(events=_events(view.tell_task(task, "done", field, reason=told, attempt=task.latest)))]
+        field = f"{member.field}.budget"
         if task.parent_task is not None and not view.state.tasks[task.parent_task].is_running:
             continue  # `decide_orphans` ends it
         lost = sum(1 for attempt in task.attempts if attempt.state in ("lost", "reconciled"))

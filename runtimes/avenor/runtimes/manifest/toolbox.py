@@ -38,6 +38,10 @@ from avenor.runtimes.manifest.workers import Workers
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+# By these a receiver finds out whether it takes what was handed to it; all others are for the task's owner.
+_BEFORE_ACCEPTING: Final = frozenset(
+    {"accept_handoff", "reject_handoff", "read_receipt", "read_test_receipt", "read_diff"}
+)
 # What ends work is not paid for with a tool call: it must be possible when there is none left.
 _FREE: Final = frozenset({"submit_result", "submit_verdict", "accept_handoff", "reject_handoff", "cancel_worker"})
 
@@ -67,7 +71,7 @@ class Tools:
         self._look = look
         self._live = live
         self._workers = Workers(journal, look, live)
-        self._handoffs = Handoffs(journal, look, live)
+        self._handoffs = Handoffs(journal, look)
 
     def tools(self, attempt_id: str) -> Sequence[str]:
         """The names of those that an attempt may use."""
@@ -84,6 +88,8 @@ class Tools:
             return ToolReply(f"{attempt_id} is over: nothing that it does counts any more", is_error=True)
         if live.not_its_task is not None:
             return ToolReply(f"{live.not_its_task}: end your turn", is_error=True)
+        if live.is_considering and name not in _BEFORE_ACCEPTING:
+            return ToolReply("call accept_handoff first, or reject_handoff: the task is not yours yet", is_error=True)
         field = live.member.capabilities.own_tools.get(name)
         if field is None:
             self._deny(attempt_id, name, f"{live.member.field}.tools")

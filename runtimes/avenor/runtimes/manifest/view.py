@@ -144,14 +144,21 @@ class View:
     def offer_to(self, member_id: str) -> str | None:
         """The task that offers a hand-off to a member and waits for its answer."""
         for (sender, receiver), event in self.state.handoffs.items():
-            if receiver == member_id and event.state == "offered" and self.state.tasks[sender].is_running:
+            latest = self.state.tasks[sender].latest
+            is_open = event.state == "offered" and latest is not None and not latest.is_over and latest.result is None
+            if receiver == member_id and is_open:
                 return sender
         return None
 
     def was_handed_to(self, member_id: str) -> bool:
-        """Whether a member has accepted a hand-off."""
+        """Whether a member has accepted a hand-off, of an attempt that is not followed by another."""
+        senders = [self.task(each.sender) for each in self.plan.offers_to(member_id)]
         return any(
-            receiver == member_id and event.state == "accepted" for (_, receiver), event in self.state.handoffs.items()
+            task is not None
+            and task.state != "created"
+            and task.latest is not None
+            and task.latest.handed_to == member_id
+            for task in senders
         )
 
     def awaits_handoff(self, task: Task) -> bool:
