@@ -376,6 +376,16 @@ def test_hand_offs_keep_their_rules(change: dict[str, str], message: str) -> Non
     assert any(line.startswith(message) for line in errors(handed(**change)))
 
 
+@pytest.mark.parametrize("between", ["test_reader", "reader_join"])
+def test_who_takes_over_does_not_wait_for_the_end_of_who_hands_over(between: str) -> None:
+    """Each would wait for the other: that starts when it is asked to take over, which is before that end."""
+    manifest = handed()
+    manifest["members"][READER]["depends_on"] = ["planner"]
+    manifest["members"][-1]["depends_on"] = ["planner", between]
+    told = f"handoffs[0].to: it waits for {between!r}, and that for the end of 'planner': it cannot take over before"
+    assert told in errors(manifest)
+
+
 def test_a_member_is_handed_over_to_once() -> None:
     """It has one contract."""
     manifest = handed()

@@ -748,6 +748,27 @@ async def test_no_join_counts_what_was_said_after_handing_over(tmp_path: Path, a
     assert rig.end.reason == "both: no result that counts of intake"
 
 
+async def test_one_writer_hands_over_to_another(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What the first has changed is no part of the candidate: it is kept aside, and the other begins without it."""
+
+    async def gives_up(actor: Actor) -> None:
+        actor.write("notes.md")
+        await _hands_over(actor)
+        await trio.sleep(2)
+
+    async def takes_over(actor: Actor) -> None:
+        assert actor.revision == PINNED
+        await actor.tool("accept_handoff")
+        actor.write("runbook.md")
+        await actor.submit()
+
+    rig = ManifestRig(tmp_path, _handing(sender_writes=["notes.md"], writes=["runbook.md"]))
+    rig.play(intake=gives_up, controller=takes_over)
+    assert (await rig.run()).exit_code == 0
+    assert [(each.task_id, each.files) for each in rig.state.candidates] == [("controller", ["runbook.md"])]
+    assert rig.state.tasks["intake"].attempts[0].partial == "avenor/run_1/lost/intake.1"
+
+
 async def test_a_handoff_goes_only_where_it_is_declared(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Nobody else may be given the task, and nobody can accept what was not offered."""
     replies: list[ToolReply] = []

@@ -178,7 +178,7 @@ def _twice(path: str, names: Sequence[str]) -> Iterator[Mistake]:
             yield Mistake(f"{path}[{at}]", f"{name!r} is there more than once")
 
 
-def _handoffs(manifest: Manifest, _graph: Graph) -> Iterator[Mistake]:
+def _handoffs(manifest: Manifest, graph: Graph) -> Iterator[Mistake]:
     by_id = {member.id: (path, member) for path, member in members_of(manifest)}
     senders = {handoff.sender for handoff in manifest.handoffs}
     receivers = Counter(handoff.receiver for handoff in manifest.handoffs)
@@ -190,6 +190,10 @@ def _handoffs(manifest: Manifest, _graph: Graph) -> Iterator[Mistake]:
         for end, name in (("from", handoff.sender), ("to", handoff.receiver)):
             if name == manifest.evaluation.owner:
                 yield Mistake(f"$.handoffs[{index}].{end}", f"{name!r} judges: its task is nobody else's")
+        for need in graph.nodes[handoff.receiver].needs if handoff.receiver in graph.nodes else ():
+            if need != handoff.sender and handoff.sender in graph.needed_by(need):
+                told = f"it waits for {need!r}, and that for the end of {handoff.sender!r}: it cannot take over before"
+                yield Mistake(f"$.handoffs[{index}].to", told)
         yield from _needs_tools(by_id.get(handoff.sender), ("hand_off",), f"it hands over to {handoff.receiver!r}")
         needed = ("accept_handoff", "reject_handoff")
         yield from _needs_tools(by_id.get(handoff.receiver), needed, f"{handoff.sender!r} hands over to it")

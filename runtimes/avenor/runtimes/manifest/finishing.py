@@ -117,7 +117,7 @@ def _ended(setting: Setting, live: LiveAttempt) -> Ended:
 async def _prove(
     setting: Setting, task: Task, attempt: Attempt, concluded: Conclusion
 ) -> tuple[Conclusion, list[Event]]:
-    """What a writer has changed becomes the candidate, if all of it is inside its rights and the attempt is done."""
+    """What a writer has changed becomes the candidate, if all of it is inside its rights and it has done its task."""
     member = setting.look().plan.members[task.member]
     if concluded.state == "effect_unknown" or attempt.is_over:
         return concluded, []
@@ -128,7 +128,7 @@ async def _prove(
         return _violation(setting, attempt, member.field, change.outside, concluded)
     if not change.files or not member.is_writer:
         return concluded, []
-    if concluded.state != "done":
+    if concluded.state != "done" or attempt.handed_to is not None:
         return msgspec.structs.replace(concluded, partial=await _keep(setting, attempt)), []
     message = f"{member.id}: candidate of {setting.look().plan.manifest.team_id}"
     revision = await setting.workshop.commit(attempt.attempt_id, setting.look().plan.branch, message)

@@ -128,7 +128,8 @@ class SubmitVerdict(Verdict, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class HandOff(_Parameters, frozen=True, kw_only=True, omit_defaults=True):
-    """Hand the whole task over to another member. It is yours until the other one has accepted it; then stop."""
+    """Hand the whole task over to another member, but for what you have changed. It is yours until the other one has
+    accepted it; then stop."""
 
     to: Annotated[str, Meta(min_length=1, max_length=256, description="The member's id")]
     summary: Annotated[

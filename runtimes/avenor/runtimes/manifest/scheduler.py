@@ -14,7 +14,7 @@ from avenor.protocol.event_base import Event
 from avenor.protocol.manifest.amounts import UNITS, Limits, Unit, limits_of
 from avenor.protocol.manifest.binding import BoundMember
 from avenor.protocol.manifest.ledger import ROOT, Exhausted
-from avenor.protocol.manifest.state import Task
+from avenor.protocol.manifest.state import Attempt, Task
 from avenor.runtimes.manifest.actions import Action, Cancel, CancelWord, RunReceipts, Start, Tell
 from avenor.runtimes.manifest.evaluation import decide_verdict, has_receipts
 from avenor.runtimes.manifest.joins import decide_joins, is_joined
@@ -172,7 +172,7 @@ def _start(view: View) -> list[Action]:
 
 def _may_start(view: View, task: Task) -> bool:
     member = view.plan.members[task.member]
-    if member.is_writer and any(view.plan.is_writer(_member_of(view, each.task_id)) for each in view.state.running):
+    if member.is_writer and any(_comes_before(view, each, member) for each in view.state.running):
         return False  # they share the candidate's branch
     if task.parent_task is not None:
         return True  # never behind its parent, which waits for it
@@ -183,6 +183,16 @@ def _may_start(view: View, task: Task) -> bool:
     if member.id == view.plan.evaluator and view.plan.writers_above and not has_receipts(view, view.revision):
         return False
     return _has_all_it_needs(view, member)
+
+
+def _comes_before(view: View, running: Attempt, writer: BoundMember) -> bool:
+    """Whether a writer has to wait for an attempt, since what that changes may become the candidate.
+
+    It does not once its task has another owner; nor if the writer accepts that task, for which it is to start.
+    """
+    if running.handed_to is not None or running.task_id == view.offer_to(writer.id):
+        return False
+    return view.plan.is_writer(_member_of(view, running.task_id))
 
 
 def _has_all_it_needs(view: View, member: BoundMember) -> bool:
