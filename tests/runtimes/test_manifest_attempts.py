@@ -37,9 +37,7 @@ from tests.runtimes.manifest_rig import (
     Act,
     Actor,
     ManifestRig,
-    handoff,
     hangs,
-    join,
     manifest,
     member,
     reads,
@@ -490,14 +488,11 @@ async def test_a_manifest_that_promises_more_than_there_is_starts_nothing(
 
 
 async def test_where_nothing_can_go_on_a_person_is_needed(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A run never waits for nothing."""
+    """A run never waits for nothing; the loader refuses members that wait for each other, a record may say so."""
     declared = manifest(
-        member("intake", tools=["hand_off"]),
-        member("controller"),
-        member("late", needs=["controller"]),
-        member("evaluator", needs=["late_join"], **JUDGE),
-        handoffs=[handoff("intake", "controller")],
-        joins=[join("late_join", "controller")],
+        member("one", needs=["other"]),
+        member("other", needs=["one"]),
+        member("evaluator", needs=["other"], **JUDGE),
         receipts=[],
     )
     rig = ManifestRig(tmp_path, declared)

@@ -769,6 +769,33 @@ async def test_one_writer_hands_over_to_another(tmp_path: Path, autojump_clock: 
     assert rig.state.tasks["intake"].attempts[0].partial == "avenor/run_1/lost/intake.1"
 
 
+async def test_of_those_who_are_not_needed_nobody_is_waited_for(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Whoever might have been handed over to by one of them is not needed either."""
+    answers: dict[str, Any] = {"tools": ["accept_handoff", "reject_handoff"], "contexts": ["handoff_record"]}
+    declared = manifest(
+        member("intake", tools=["hand_off"]),
+        member("controller", tools=["hand_off", *answers["tools"]], contexts=answers["contexts"]),
+        member("specialist", **answers),
+        member("evaluator", needs=["specialist"], **JUDGE),
+        handoffs=[handoff("intake", "controller"), handoff("controller", "specialist")],
+        receipts=[],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(intake=reads)
+    assert (await rig.run()).exit_code == 0
+    assert rig.started() == ["intake.1", "evaluator.1"]
+
+
+async def test_a_join_misses_who_was_not_needed(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """It needs a result, and there will be none: it comes to what it declares."""
+    declared = _handing(judged="recovered", joins=[join("recovered", "controller", on_missing="rejected")])
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(intake=reads)
+    assert (await rig.run()).exit_code == 1
+    assert rig.end.permitted_by == "joins[0].on_missing"
+    assert rig.end.reason == "recovered: no result that counts of controller"
+
+
 async def test_a_handoff_goes_only_where_it_is_declared(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Nobody else may be given the task, and nobody can accept what was not offered."""
     replies: list[ToolReply] = []

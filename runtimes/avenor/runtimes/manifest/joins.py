@@ -51,7 +51,7 @@ def decide_joins(view: View) -> list[Action]:
 
 def _settle(view: View, declared: Join) -> list[Action]:
     tasks = [view.task(each) for each in declared.requires]
-    is_hopeless = any(task is not None and task.is_finished and task.state != "done" for task in tasks)
+    is_hopeless = any(task is not None and _comes_to_nothing(view, task) for task in tasks)
     is_complete = all(task is not None and task.state == "done" for task in tasks)
     if not is_hopeless and not is_complete:
         return []
@@ -96,7 +96,15 @@ def _is_current(view: View, event: JoinEvent) -> bool:
 
 def _missing(view: View, found: JoinOutcome) -> list[str]:
     """The tasks of which nothing counts, and nothing will."""
-    return [each for each in found.missing if (task := view.task(each)) is not None and task.is_finished]
+    tasks = [view.task(each) for each in found.missing]
+    return [
+        task.task_id for task in tasks if task is not None and (task.state == "done" or _comes_to_nothing(view, task))
+    ]
+
+
+def _comes_to_nothing(view: View, task: Task) -> bool:
+    """Whether a task has no result, and none will come."""
+    return (task.is_finished and task.state != "done") or view.is_not_needed(task.task_id)
 
 
 def _attempts(found: JoinOutcome) -> dict[str, str]:

@@ -205,8 +205,7 @@ def _has_all_it_needs(view: View, member: BoundMember) -> bool:
 def _is_satisfied(view: View, node_id: str) -> bool:
     if node_id in view.plan.joins:
         return is_joined(view, node_id)
-    task = view.task(node_id)
-    return task is not None and (task.state == "done" or view.is_not_needed(node_id))
+    return view.is_settled(node_id)
 
 
 def _begin(view: View, task: Task) -> Start:

@@ -175,7 +175,12 @@ class View:
         offers = self.plan.offers_to(member_id)
         if not offers or self.was_handed_to(member_id) or self.offer_to(member_id) is not None:
             return False
-        return all((task := self.task(each.sender)) is not None and task.state == "done" for each in offers)
+        return all(self.is_settled(each.sender) for each in offers)
+
+    def is_settled(self, member_id: str) -> bool:
+        """Whether nobody has to wait for a member any more: its task is done, or it has none."""
+        task = self.task(member_id)
+        return task is not None and (task.state == "done" or self.is_not_needed(member_id))
 
     # ---- telling
 
