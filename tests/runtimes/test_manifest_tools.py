@@ -21,6 +21,7 @@ from tests.runtimes.manifest_rig import (
     Act,
     Actor,
     ManifestRig,
+    accepts,
     handoff,
     hangs,
     join,
@@ -767,6 +768,64 @@ async def test_one_writer_hands_over_to_another(tmp_path: Path, autojump_clock: 
     assert (await rig.run()).exit_code == 0
     assert [(each.task_id, each.files) for each in rig.state.candidates] == [("controller", ["runbook.md"])]
     assert rig.state.tasks["intake"].attempts[0].partial == "avenor/run_1/lost/intake.1"
+
+
+async def test_who_has_made_the_candidate_mends_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Not the receiver of a hand-off that was not needed."""
+
+    async def does_it_itself(actor: Actor) -> None:
+        actor.write("notes.md")
+        await actor.submit()
+
+    async def wants_more(actor: Actor) -> None:
+        await actor.judge("repair", failed_criterion="names")
+
+    rig = ManifestRig(tmp_path, _handing(sender_writes=["notes.md"], writes=["runbook.md"]))
+    verdicts: list[Act] = [wants_more, accepts]
+    rig.play(intake=does_it_itself, evaluator=verdicts)
+    assert (await rig.run()).exit_code == 0
+    assert rig.started() == ["intake.1", "evaluator.1", "intake.2", "evaluator.2"]
+    assert ["Mend this, and nothing else:\nnames" in prompt for prompt in rig.prompts("intake")] == [False, True]
+
+
+async def test_where_nobody_has_written_nobody_is_asked_to_mend(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The one who might have was not needed: there is nothing that another attempt would change."""
+
+    async def wants_more(actor: Actor) -> None:
+        await actor.judge("repair", failed_criterion="names")
+
+    rig = ManifestRig(tmp_path, _handing(writes=["runbook.md"]))
+    rig.play(intake=reads, evaluator=wants_more)
+    assert (await rig.run()).exit_code == 1
+    assert (rig.end.state, rig.end.reason) == ("rejected", "names")
+    assert rig.started() == ["intake.1", "evaluator.1"]
+
+
+async def test_after_a_repair_before_it_a_handoff_is_made_anew(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Its sender has the task again, and its receiver waits."""
+
+    async def takes_over(actor: Actor) -> None:
+        await actor.tool("accept_handoff")
+        await actor.submit()
+
+    async def wants_more(actor: Actor) -> None:
+        await actor.judge("repair", failed_criterion="names")
+
+    declared = manifest(
+        member("writer", writes=["src/retry.py"]),
+        member("intake", needs=["writer"], tools=["hand_off"]),
+        member("controller", tools=["accept_handoff", "reject_handoff"], contexts=["handoff_record"]),
+        member("evaluator", needs=["controller"], **JUDGE),
+        handoffs=[handoff("intake", "controller")],
+        receipts=[],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    senders: list[Act] = [_hands_over, reads]
+    verdicts: list[Act] = [wants_more, accepts]
+    rig.play(intake=senders, controller=takes_over, evaluator=verdicts)
+    assert (await rig.run()).exit_code == 0
+    expected = ["writer.1", "intake.1", "controller.1", "evaluator.1", "writer.2", "intake.2", "evaluator.2"]
+    assert rig.started() == expected
 
 
 async def test_of_those_who_are_not_needed_nobody_is_waited_for(tmp_path: Path, autojump_clock: MockClock) -> None:

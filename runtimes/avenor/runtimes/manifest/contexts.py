@@ -95,7 +95,7 @@ def _repair(view: View, task: Task, attempt: Attempt) -> str | None:
     verdicts = [
         each for each in view.state.verdicts if each.counted_as == "repair" and each.revision == attempt.revision
     ]
-    if not verdicts or task.task_id not in view.plan.writers_above[-1:]:
+    if not verdicts or task.task_id != view.repairer:
         return None
     last = verdicts[-1]
     criterion = "" if last.failed_criterion is UNSET else last.failed_criterion

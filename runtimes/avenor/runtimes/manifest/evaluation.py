@@ -107,7 +107,7 @@ def _ask_repair(view: View, criterion: str) -> Judgement:
         return _rejected(criterion, f"{NO_PROGRESS}: {criterion} failed {REPEATS_LIMIT} times on one candidate")
     if view.state.repairs:
         return _rejected(criterion, f"the one repair is used, and it still fails: {criterion}")
-    if "one_bounded_repair" in allowed and view.plan.writers_above:
+    if "one_bounded_repair" in allowed and view.repairer is not None:
         return Judgement(counted_as="repair", permitted_by="evaluation.otherwise", failed_criterion=criterion)
     return Judgement(
         counted_as=_unless_repaired(view, "rejected"), permitted_by="evaluation.otherwise", failed_criterion=criterion
@@ -136,11 +136,12 @@ def _unless_repaired(view: View, wanted: CountedAs) -> CountedAs:
 
 
 def _begin_repair(view: View, verdict: VerdictEvent) -> Tell:
-    """The last writer has another go, and then everybody who looks at what it makes.
+    """Who made the candidate has another go, and then everybody who looks at what it makes.
 
     The evaluator's task comes last: as long as it is done, what a killed process did not tell is told again.
     """
-    writer = view.plan.writers_above[-1]
+    writer = view.repairer
+    assert writer is not None  # or the verdict had not counted so
     below = view.plan.graph.dependents(writer)
     between = [each for each in view.plan.graph.order() if each in below and each in view.state.tasks]
     again = [writer, *(each for each in between if each != view.plan.evaluator), view.plan.evaluator]

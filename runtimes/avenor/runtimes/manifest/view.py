@@ -107,6 +107,14 @@ class View:
         """Those of older plans."""
         return [each for each in self.state.candidates if not self._is_valid(each)]
 
+    @property
+    def repairer(self) -> str | None:
+        """The task that mends what was not accepted: whose the candidate is, else of the last writer with a result."""
+        if self.candidate is not None:
+            return self.candidate.task_id
+        tasks = [self.state.tasks[each] for each in self.plan.writers_above]
+        return next((task.task_id for task in reversed(tasks) if task.result is not None), None)
+
     def _is_valid(self, candidate: CandidateEvent) -> bool:
         attempt = self.state.attempt(candidate.attempt_id)
         return attempt is not None and self.counts_now(self.state.tasks[attempt.task_id], attempt)
