@@ -360,6 +360,34 @@ def test_what_asked_is_not_held_against_it_again() -> None:
     assert watch.told == [("denied", "c1"), ("use", "c2"), ("allowed", "c2")]
 
 
+@pytest.mark.parametrize(
+    "asked", [{"kind": "read", "title": "Read"}, {"kind": "execute", "rawInput": {"command": "x"}}]
+)
+def test_an_id_that_is_used_again_is_another_calls(asked: dict[str, Any]) -> None:
+    """What was answered of the first, yes or no, is no answer for those that do not ask."""
+    watch = Watch()
+    policy = make(watch)
+    policy.answer(acp(asked))
+    run(policy, "c1", "Read", "read", {})
+    answered = len(watch.told)
+    run(policy, "c1", "bash", "execute", {"command": "rm x"})
+    run(policy, "c1", "Read", "read", {})
+    assert watch.told[answered:] == [("used", "c1"), ("violated", "c1"), ("used", "c1")]
+
+
+def test_a_question_about_an_id_that_is_used_again_is_one_of_its_own() -> None:
+    """It is answered by what it says, not by what was told of the earlier call, and charged; so is a second try."""
+    watch = Watch()
+    policy = make(watch)
+    given = {"command": "pytest -q tests/x"}
+    policy.answer(acp({"kind": "execute", "rawInput": given}))
+    run(policy, "c1", "bash", "execute", given)
+    policy.answer(acp({"kind": "execute"}))
+    policy.answer(acp({"kind": "execute", "rawInput": given}))
+    run(policy, "c1", "bash", "execute", given)
+    assert watch.told == [("use", "c1"), ("allowed", "c1"), ("denied", "c1"), ("use", "c1"), ("allowed", "c1")]
+
+
 def test_two_questions_about_one_call_are_one_call() -> None:
     """opencode asks for a file outside and then for the tool."""
     watch = Watch()

@@ -75,13 +75,15 @@ class Policy:
         self._roots = roots
         self._watcher = watcher
         self._calls: dict[str, Call] = {}
-        self._settled: set[str] = set()
+        self._settled: set[str] = set()  # asked about, or over
+        self._charged: set[str] = set()
         self._unnamed: list[tuple[str, str]] = []  # asked about without an id
 
     def answer(self, ask: PermissionAsk) -> PermissionAnswer | None:
         """Yes once, no, or None for what is no question about a tool: a person has to answer that."""
         if not _is_about_a_tool(ask):
             return None
+        self._begin_anew(ask.tool_call_id or "")
         use = use_of_ask(ask, self._calls.get(ask.tool_call_id or ""), self._roots)
         decision = decide(self._capabilities, use)
         option = _yes(ask)
@@ -101,6 +103,8 @@ class Policy:
         """Takes every event of the session."""
         if not isinstance(event, (ToolCall, ToolCallUpdate)):
             return
+        if isinstance(event, ToolCall):
+            self._begin_anew(event.toolCallId)
         call = self._calls.setdefault(event.toolCallId, Call())
         was_over = call.is_over
         call.take(event)
@@ -109,10 +113,21 @@ class Policy:
         while len(self._calls) > _CALLS_LIMIT:
             del self._calls[next(iter(self._calls))]
 
+    def _begin_anew(self, tool_call_id: str) -> None:
+        """What comes under the id of a call that is over is another call, of which nothing was decided yet."""
+        call = self._calls.get(tool_call_id)
+        if call is not None and call.is_over:
+            del self._calls[tool_call_id]
+            self._settled.discard(tool_call_id)
+            self._charged.discard(tool_call_id)
+
     def _charge(self, ask: PermissionAsk, use: ToolUse) -> str | None:
-        if own_tool_name(use) is not None or ask.tool_call_id in self._settled:  # some ask twice about one call
+        if own_tool_name(use) is not None or ask.tool_call_id in self._charged:  # some ask twice about one call
             return None
-        return self._watcher.use(ask.tool_call_id or "")
+        why = self._watcher.use(ask.tool_call_id or "")
+        if why is None and ask.tool_call_id is not None:
+            self._charged.add(ask.tool_call_id)
+        return why
 
     def _end(self, tool_call_id: str, call: Call) -> None:
         use = use_of_call(call, self._roots)
