@@ -505,6 +505,7 @@ async def test_a_receiver_that_comes_to_nothing_leaves_it_where_it_is(
     rig.play(intake=offers_twice, controller=late)
     assert (await rig.run()).exit_code == 0
     assert rig.history("controller").count("started") == 2
+    assert [event.record.rest.model_calls for event in rig.only(HandoffEvent, state="offered")] == [3, 3]
 
 
 async def test_an_offer_of_a_sender_that_is_gone_is_withdrawn(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -89,6 +89,7 @@ def _why_not_now(view: View, task: Task, attempt: Attempt, receiver: str) -> str
 
 def _record(view: View, task: Task, attempt: Attempt, asked: HandOff) -> HandoffRecord:
     receiver = view.plan.members[asked.to]
+    is_reserved = view.has_open_account(receiver.id)  # else it will be, for the attempt that is asked
     return HandoffRecord(
         contract="\n\n".join(text for text in (view.plan.manifest.contract, task.contract) if text),
         summary=asked.summary,
@@ -97,6 +98,6 @@ def _record(view: View, task: Task, attempt: Attempt, asked: HandOff) -> Handoff
         plan_epoch=view.epoch_of(attempt),
         receipts=[each.receipt_id for each in view.state.receipts_of(view.revision)],
         pending_effects=list(asked.pending_effects),
-        rest=view.state.ledger.rest(receiver.id),
+        rest=view.state.ledger.rest(receiver.id) if is_reserved else receiver.budget.limits(),
         authority=[*(grant.tool for grant in receiver.capabilities.grants), *receiver.writes],
     )
