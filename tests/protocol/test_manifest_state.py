@@ -73,10 +73,8 @@ def test_the_start_gives_epoch_and_limits() -> None:
 
 def test_a_conflict_pauses_the_run_while_nobody_works() -> None:
     """Until each was decided."""
-    told = [
-        JoinEvent(join_id=join_id, state=state, permitted_by="p")
-        for join_id, state in (("a", "conflict"), ("b", "conflict"), ("a", "decided"), ("b", "decided"))
-    ]
+    opened = [JoinEvent(join_id=join_id, state="conflict", permitted_by="p") for join_id in ("a", "b")]
+    told = [*opened, *(JoinEvent(join_id=join_id, state="decided", permitted_by="p") for join_id in ("a", "b"))]
     assert [_state(*told[: number + 1]).is_paused for number in range(4)] == [True, True, True, False]
     assert not _state(told[0], _task("started", 1)).is_paused
     assert _state(told[0], _task("started", 1), _task("done", 1)).is_paused
