@@ -8,6 +8,7 @@ import os
 from avenor.cli.commands import ANSWER
 from avenor.cli.output import complain, write_text
 from avenor.cli.parsing import UsageError, Values, parse
+from avenor.cli.untyped import list_in
 from avenor.control.safetext import one_line
 from avenor.host.atomic import remove_if_exists, write_atomic
 
@@ -78,10 +79,9 @@ def _read_request(path: str) -> dict[str, Any]:
         raise NotAnswerable(f"no request at {path}: nothing is asked there now") from None
     try:
         request: Any = json.loads(raw)
-        options = request["options"]
-        if not (isinstance(request["request_id"], str) and isinstance(options, list)):
+        if not (isinstance(request["request_id"], str) and isinstance(request["options"], list)):
             raise TypeError
-        if not all(isinstance(option, dict) for option in options):
+        if not all(isinstance(option, dict) for option in list_in(request["options"])):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError(f"{path} is no permission request") from None
