@@ -110,20 +110,22 @@ def decide_restarts(view: View) -> list[Action]:
         if lost >= LOSSES_LIMIT:
             told = f"lost {lost} times, the last time: {task.attempts[-1].reason}"
             return [Tell(events=_events(view.tell_task(task, "failed", field, reason=told, attempt=task.latest)))]
-        events: list[Event] = []
-        if view.has_open_account(task.task_id):
-            events.append(view.state.ledger.release(task.task_id, permitted_by=field))
-        created = view.tell_task(
-            task, "created", field, reason=f"another attempt: {task.attempts[-1].attempt_id} was lost"
-        )
-        return [Tell(events=[*events, created])]
+        return [_begin_anew(view, task, field, f"another attempt: {task.attempts[-1].attempt_id} was lost")]
     return []
 
 
 def _ready_again(view: View, task: Task) -> Tell:
     """Whoever did not take what was handed to it may be handed something again."""
     field = f"{view.plan.members[task.member].field}.tools"
-    return Tell(events=_events(view.tell_task(task, "created", field, reason="it may be handed something again")))
+    return _begin_anew(view, task, field, "it may be handed something again")
+
+
+def _begin_anew(view: View, task: Task, field: str, reason: str) -> Tell:
+    """Another attempt is paid from what the run has left, to which the rest of the last one goes back first."""
+    events: list[Event] = []
+    if view.has_open_account(task.task_id):
+        events.append(view.state.ledger.release(task.task_id, permitted_by=field))
+    return Tell(events=[*events, view.tell_task(task, "created", field, reason=reason)])
 
 
 def _tell_loss(view: View, task: Task, attempt: Attempt, reason: str) -> Event:
