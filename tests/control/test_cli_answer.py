@@ -110,11 +110,11 @@ def test_a_request_that_cannot_be_read_is_status_1(base: Path, capfd: pytest.Cap
 
 
 def test_a_file_that_cannot_be_read_is_status_1(base: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A directory in its place, for one."""
+    """A named pipe in its place, for one, is not waited for."""
     Path(f"{base}.req").unlink()
-    Path(f"{base}.req").mkdir()
+    os.mkfifo(f"{base}.req")
     assert main(["answer", str(base), "--option", "once"]) == 1
-    assert f"avenor answer: {base}.req: Is a directory" in capfd.readouterr().err
+    assert f"avenor answer: {base}.req: it is not a regular file" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -355,11 +355,18 @@ def test_no_server_is_status_3_and_names_the_socket(tmp_path: Path, capfd: pytes
 
 
 def test_a_tombstone_says_how_the_last_server_left(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It is quoted."""
+    """It is quoted. What is none of ours, empty or a named pipe, tells nothing and is not waited for."""
     path = tmp_path / "s.sock"
-    Path(f"{path}.dead").write_text("STOPPED reason=signal pid=7 at=2026-01-01T00:00:00Z\n")
+    tombstone = Path(f"{path}.dead")
+    tombstone.write_text("STOPPED reason=signal pid=7 at=2026-01-01T00:00:00Z\n")
     assert main(["control", "--socket", str(path), "list"]) == 3
     assert "the last one left: STOPPED reason=signal pid=7" in capfd.readouterr().err
+    tombstone.write_text("")
+    assert main(["control", "--socket", str(path), "list"]) == 3
+    tombstone.unlink()
+    os.mkfifo(tombstone)
+    assert main(["control", "--socket", str(path), "list"]) == 3
+    assert capfd.readouterr().err.count("the last one left: .") == 1
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="there is no /proc")

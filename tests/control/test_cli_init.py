@@ -268,8 +268,9 @@ def test_a_toml_configuration_gets_our_table_at_its_end(repository: Path, capfd:
 
 
 def test_what_is_in_the_way_is_told(repository: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A folder where a file is to be, a file where a folder is, and a file that is no text."""
+    """A folder or a named pipe where a file is to be, a file where a folder is, and a file that is no text."""
     (repository / ".opencode/agents/horse.md").mkdir(parents=True)
+    os.mkfifo(repository / ".opencode/agents/mule.md")
     (repository / ".avenor").write_text("a file")
     (repository / "opencode.json").write_bytes(b"\xff")
     status, lines, _ = init(capfd, "--host", "opencode", "--force")
@@ -278,7 +279,8 @@ def test_what_is_in_the_way_is_told(repository: Path, capfd: pytest.CaptureFixtu
     assert told[".opencode/agents/horse.md"].startswith("failed ")
     assert told[".avenor/review.opencode.team.json"].startswith("failed ")
     assert told["opencode.json"].startswith("failed ")
-    assert told[".opencode/agents/mule.md"].startswith("written ")
+    assert told[".opencode/agents/mule.md"].startswith("failed ")
+    assert told[".opencode/agents/jockey.md"].startswith("written ")
 
 
 def test_the_host_is_the_one_that_the_repository_shows(repository: Path, capfd: pytest.CaptureFixture[str]) -> None:

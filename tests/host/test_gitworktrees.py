@@ -1,12 +1,13 @@
 """Removing what a manifest run has left whose process is dead."""
 
+import os
 import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from avenor.host.gitworktrees import clear_worktrees, remove_run
+from avenor.host.gitworktrees import clear_worktrees, remove_run, worktree_of
 
 
 class Left:
@@ -103,3 +104,10 @@ def test_the_directory_of_a_run_goes_but_for_what_is_nowhere_else(tmp_path: Path
     (directory / "left").rmdir()
     remove_run(directory)
     assert not directory.exists()
+
+
+def test_an_entry_that_is_no_file_is_about_no_worktree(tmp_path: Path) -> None:
+    """A named pipe there is not waited for: it is the user's repository, and an agent may have been in it."""
+    os.mkfifo(tmp_path / "gitdir")
+    assert worktree_of(tmp_path) is None
+    assert worktree_of(tmp_path / "gone") is None

@@ -179,3 +179,9 @@ def test_what_cannot_be_kept_alone_stays_everybodys(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(fcntl, "flock", refuse)
     with open(tmp_path / "log", "wb") as file:
         keep_alone(file.fileno(), tmp_path / "log")
+
+
+def test_a_named_pipe_at_a_locks_path_is_not_waited_for(tmp_path: Path) -> None:
+    """Somebody may have put it there; nobody holds it."""
+    os.mkfifo(tmp_path / "lock")
+    assert not is_locked(tmp_path / "lock")

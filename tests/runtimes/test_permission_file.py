@@ -110,6 +110,17 @@ async def test_half_written_json_is_not_ready_yet(office: Office) -> None:
     assert office.reports == []
 
 
+async def test_what_is_no_regular_file_is_no_answer(office: Office) -> None:
+    """A named pipe there holds nothing up, and an answer may take its place."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(office.ask, "t")
+        await office.wait_asked("t")
+        os.mkfifo(office.response)
+        await trio.testing.wait_all_tasks_blocked()
+        office.reply(outcome="selected", option_id="allow")
+    assert office.answers["t"].option_id == "allow"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

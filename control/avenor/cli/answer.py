@@ -11,11 +11,15 @@ from avenor.cli.parsing import UsageError, Values, parse
 from avenor.cli.untyped import list_in
 from avenor.control.safetext import one_line
 from avenor.host.atomic import remove_if_exists, write_atomic
+from avenor.host.regular import read_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
+
+# A request holds what the agent has sent, and no more than one line of it.
+_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 class NotAnswerable(Exception):
@@ -73,8 +77,7 @@ def write_answer(values: Values, outcome: str) -> None:
 
 def _read_request(path: str) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            raw = file.read()
+        raw = read_regular(path, limit_bytes=_LIMIT_BYTES)
     except FileNotFoundError:
         raise NotAnswerable(f"no request at {path}: nothing is asked there now") from None
     try:

@@ -18,6 +18,7 @@ from avenor.cli.output import complain, dump, write_text
 from avenor.cli.parsing import UsageError, parse
 from avenor.control.safetext import one_line
 from avenor.host.atomic import write_atomic
+from avenor.host.regular import read_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -209,9 +210,7 @@ def _read(path: Path) -> str | None:
         UnicodeError: It is no text.
     """
     try:
-        if path.stat().st_size > _LIMIT_BYTES:
-            raise OSError(f"it has more than {_LIMIT_BYTES} bytes")
-        return path.read_bytes().decode()
+        return read_regular(str(path), limit_bytes=_LIMIT_BYTES).decode()
     except FileNotFoundError:
         return None
 

@@ -21,6 +21,7 @@ EVENT_PREFIX = b'{"jsonrpc":"2.0","method":"event","params":'
 NOTICE_PREFIX = b'{"jsonrpc":"2.0","method":"notice","params":'
 _RESULT_PREFIX = b'{"jsonrpc":"2.0","result":'
 _CHUNK_BYTES = 256 * 1024
+_TOMBSTONE_BYTES = 4096
 
 
 class NoServer(Exception):
@@ -199,9 +200,11 @@ def _connect(sock: _socket.socket, path: str) -> None:
 
 def _nobody(path: str, error: OSError) -> str:
     reason = error.strerror or str(error)
+    from avenor.host.regular import read_regular
+
     try:
-        with open(path + ".dead", encoding="utf-8", errors="replace") as file:
-            last = f"; the last one left: {file.readline().strip()}"
+        said, *_ = read_regular(path + ".dead", limit_bytes=_TOMBSTONE_BYTES).splitlines() or [b""]
+        last = f"; the last one left: {said.decode(errors='replace').strip()}"
     except OSError:
         last = ""
     return f"no server at {path} ({reason}){last}. `avenor stable` starts one; --socket names another"

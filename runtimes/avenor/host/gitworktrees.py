@@ -11,6 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from avenor.host.regular import read_regular
+
+# A path and a newline.
+_LINK_BYTES: Final = 64 * 1024
 # In the run's directory: worktrees of attempts, what only their agents see, and the files of writers whose change could
 # not be taken into the repository.
 WORKTREES: Final = "worktrees"
@@ -75,7 +79,7 @@ def entries(common: str) -> list[Path]:
 def worktree_of(entry: Path) -> str | None:
     """The root of the worktree that an entry of a repository is about."""
     try:
-        link = os.fsdecode((entry / "gitdir").read_bytes()).rstrip("\n")
+        link = os.fsdecode(read_regular(str(entry / "gitdir"), limit_bytes=_LINK_BYTES)).rstrip("\n")
     except OSError:
         return None
     return os.path.dirname(link)

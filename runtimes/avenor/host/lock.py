@@ -122,7 +122,8 @@ def is_locked(path: str | Path) -> bool:
         OSError: The file cannot be opened, other than for not being there.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        # O_NONBLOCK: somebody may have put a named pipe there.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     try:

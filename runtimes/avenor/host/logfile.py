@@ -89,7 +89,7 @@ def complete_copy(log: str | Path, copy: str | Path) -> None:
     """
     if not os.path.isfile(copy):
         return
-    fd = os.open(copy, os.O_WRONLY | os.O_CLOEXEC)
+    fd = os.open(copy, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         keep_alone(fd, copy)
         _complete(log, copy)

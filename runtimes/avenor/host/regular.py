@@ -14,6 +14,23 @@ def read_regular(path: str, *, limit_bytes: int) -> bytes:
     Raises:
         OSError: It cannot be read, is no regular file, or has more than `limit_bytes`; `strerror` says so in words.
     """
+    descriptor = open_regular(path)
+    try:
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(limit_bytes + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > limit_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {limit_bytes} bytes", path)
+    return data
+
+
+def open_regular(path: str) -> int:
+    """A descriptor that reads a regular file, for one that is not to be held in memory.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file; `strerror` says so in words.
+    """
     try:
         # Opened so that a FIFO without a writer does not wait, and looked at only then: the path may change meanwhile.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -23,17 +40,7 @@ def read_regular(path: str, *, limit_bytes: int) -> bytes:
         raise
     except ValueError as error:
         raise OSError(errno.EINVAL, "no file can have that name", path) from error
-    try:
-        return _read(descriptor, path, limit_bytes)
-    finally:
-        os.close(descriptor)
-
-
-def _read(descriptor: int, path: str, limit_bytes: int) -> bytes:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, _NOT_REGULAR, path)
-    with open(descriptor, "rb", closefd=False) as file:
-        data = file.read(limit_bytes + 1)
-    if len(data) > limit_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {limit_bytes} bytes", path)
-    return data
+    return descriptor

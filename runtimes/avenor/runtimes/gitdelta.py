@@ -29,6 +29,7 @@ import msgspec
 import structlog
 import trio
 
+from avenor.host.regular import open_regular
 from avenor.runtimes.git import Git, GitFailed, git_environment
 
 _T = TypeVar("_T")
@@ -340,7 +341,7 @@ def _without_filters(env: Mapping[str, str], drivers: Iterable[str]) -> dict[str
 
 def _copy_index(source: str, target: str) -> None:
     """Copies an index if there is one, its time included, by which git knows what it has to look at again."""
-    with contextlib.suppress(FileNotFoundError), open(source, "rb") as old:
+    with contextlib.suppress(FileNotFoundError), open(open_regular(source), "rb") as old:
         status = os.fstat(old.fileno())
         with open(target, "xb") as new:
             shutil.copyfileobj(old, new)

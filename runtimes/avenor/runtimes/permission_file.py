@@ -14,6 +14,7 @@ import trio
 
 from avenor.host.atomic import write_atomic
 from avenor.host.lock import FileLock, is_locked
+from avenor.host.regular import read_regular
 from avenor.protocol.events import PermissionOption
 from avenor.runtimes.file_watch import DirectoryWatch
 
@@ -23,6 +24,8 @@ PLACE_POLL_SECONDS: Final = 0.1
 # Where the system tells of changes it still cannot tell of those that another machine makes in a shared directory.
 _LOOK_WHEN_NOTIFIED_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.1
+# Of an answer: a message to the agent is text that somebody has written.
+_LIMIT_BYTES: Final = 1024 * 1024
 
 
 class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,8 +190,11 @@ class FileHandler:
 
     def _judge(self, presentation: Presentation) -> bool:
         """Reads the answer file; whether it settled the request."""
-        raw = _read(self.response_path)
-        if raw is None or not _is_whole(raw):
+        try:
+            raw = read_regular(self.response_path, limit_bytes=_LIMIT_BYTES)
+        except OSError:
+            return False
+        if not _is_whole(raw):
             return False
         try:
             response = msgspec.json.decode(raw, type=FileResponse)
@@ -206,14 +212,6 @@ class FileHandler:
         with contextlib.suppress(OSError):
             os.replace(self.response_path, rejected)
         self._report(f"the answer in {self.response_path} was rejected and moved to {rejected}: {why}")
-
-
-def _read(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return None
 
 
 def _is_whole(raw: bytes) -> bool:

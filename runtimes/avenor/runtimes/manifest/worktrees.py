@@ -22,6 +22,7 @@ import trio
 
 from avenor.host.atomic import write_atomic
 from avenor.host.gitworktrees import PROOF, detach, entries, remove_tree, worktree_of
+from avenor.host.regular import read_regular
 from avenor.protocol.errors import ConfigError, LocalProtocolError
 from avenor.runtimes.git import Git, GitFailed, git_environment
 from avenor.runtimes.manifest.candidate import Changes, Pin, Snapshot, new_objects
@@ -31,6 +32,7 @@ _ATTEMPT_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _OBJECT_ID: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # In the entry that the user's repository has of a worktree. git itself leaves a locked one alone, whatever it prunes.
 _LOCK: Final = "locked"
+_LOCK_BYTES: Final = 64 * 1024
 _OURS: Final = "avenor: the worktree of a run; `git worktree remove -f -f` removes it if the run has gone"
 _AUTHOR: Final = {
     f"GIT_{role}_{part}": value
@@ -396,6 +398,6 @@ def _keep_rules(path: str, rules: Path, listed: list[bytes]) -> None:
 
 def _is_ours(entry: Path) -> bool:
     try:
-        return (entry / _LOCK).read_text(encoding="utf-8", errors="replace").startswith(_OURS)
+        return read_regular(str(entry / _LOCK), limit_bytes=_LOCK_BYTES).startswith(_OURS.encode())
     except OSError:
         return False
