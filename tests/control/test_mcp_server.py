@@ -67,7 +67,7 @@ async def test_a_fault_of_ours_is_a_result_that_hides_its_details(capsys: pytest
     """The connection and the other tools go on."""
     client = FakeClient()
 
-    async def broken(_fields: list[str] | None = None) -> list[Snapshot]:
+    async def broken(fields: list[str] | None = None) -> list[Snapshot]:
         await trio.lowlevel.checkpoint()
         raise RuntimeError("secret")
 
