@@ -19,7 +19,7 @@ _OUTCOMES: Final[dict[str, Status]] = {
 }
 
 # What of a snapshot the view `lifecycle` and the resources are made of.
-LIFECYCLE: Final = (
+LIFECYCLE: Final[tuple[str, ...]] = (
     "run_id",
     "runtime_id",
     "label",
