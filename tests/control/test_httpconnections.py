@@ -142,6 +142,25 @@ async def test_a_connection_that_its_client_has_closed_is_closed_at_once() -> No
         assert await stream.receive_some() == b""
 
 
+async def test_a_client_that_has_closed_its_half_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends no more, and reads; then the connection is closed."""
+    monkeypatch.setattr(httpconnections, "HALF_CLOSED_SECONDS", 60.0)  # a busy machine may take longer than that second
+
+    async def app(scope: Any, receive: Receive, send: Send) -> None:
+        assert (await receive())["type"] == "http.request"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            await wait_all_tasks_blocked()
+            assert len(nursery.child_tasks) == 1  # nobody is told to have left
+            await ok(scope, receive, send)
+
+    async with serving(app) as up:
+        stream = await up.connect()
+        await stream.send_all(REQUEST)
+        await stream.send_eof()
+        assert (await read_rest(stream)).endswith(b"\r\n\r\nok")
+
+
 async def test_so_many_connections_and_no_more() -> None:
     """The next is told to come later, and does when one has gone."""
     async with serving(ok, limit=1) as up:

@@ -26,6 +26,8 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 # For so long, after `close`, answers may still be sent.
 FLUSH_SECONDS: Final = 1.0
+# A client that sends no more may still read, or have left: for so long it may be answered, before that is taken for it.
+HALF_CLOSED_SECONDS: Final = 1.0
 # Room for a `Last-Event-ID` that tells of a thousand runtimes.
 HEAD_LIMIT_BYTES: Final = 32 * 1024
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 5\r\n\r\n"
@@ -131,8 +133,8 @@ class _Stream:
         self.socket = stream.socket
         self.send_all = stream.send_all
         self.send_eof = stream.send_eof
-        self.aclose = stream.aclose
         self._stream = stream
+        self._is_closed = trio.Event()
 
     async def receive_some(self, max_bytes: int) -> bytes | bytearray:
         data: bytes | bytearray = b""
@@ -141,7 +143,14 @@ class _Stream:
         finally:
             if not data:
                 await self.end_when_idle()
+        if not data:
+            with trio.move_on_after(HALF_CLOSED_SECONDS):
+                await self._is_closed.wait()
         return data
+
+    async def aclose(self) -> None:
+        self._is_closed.set()
+        await self._stream.aclose()
 
     async def end_when_idle(self) -> None:
         """Has the connection closed once nothing is asked on it. Not a checkpoint."""
