@@ -1,13 +1,14 @@
 """Every way in which a manifest can end, and members that try to break out: real processes, a real sandbox."""
 
 import json
+import os
 import re
 import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.harness import Place, Run, Stable, read_log
+from tests.e2e.harness import Place, Run, Stable, read_log, say
 from tests.e2e.manifest_kit import (
     BROKEN,
     FIX,
@@ -75,6 +76,28 @@ def test_a_run_id_whose_branches_are_there_is_refused(place: Place) -> None:
         in run.complaints.decode()
     )
     assert told(run, "avenor.task") == []
+
+
+def test_the_next_run_sweeps_what_a_killed_one_has_left(place: Place) -> None:
+    """Its agent, its worktrees and the copies in its sandboxes; the files of its writer stay, and are told."""
+    team = Team(place, {"writer": [FIX, HANG]})
+    run = team.run()
+    run.wait_event("avenor.authority", tool="apply_patch")
+    (directory,) = place.path.rglob("run-*")
+    eventually_sync(lambda: (directory / "worktrees/writer.1/src/retry.py").read_text() == FIXED)
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    assert (directory / "private").exists()
+    following = place.run("--prompt", "x", "--script", place.script({"steps": [say("fine")]}, name="next.json"))
+    assert following.finish() == 0, following.complaints
+    assert place.in_use() == {}
+    assert f"what its writers have left is in {directory}/left" in following.complaints.decode()
+    assert [each.name for each in directory.iterdir()] == ["left"]
+    assert (directory / "left/writer.1/src/retry.py").read_text() == FIXED
+    assert len(git(place, "worktree", "list").splitlines()) == 1
+    again = place.run("--prompt", "x", "--script", str(place.path / "next.json"))
+    assert again.finish() == 0
+    assert b"left" not in again.complaints
 
 
 def test_a_stale_epoch_needs_a_person_and_the_writer_never_starts(place: Place) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from avenor.host.regular import read_regular
+from avenor.protocol.manifest.binding import ResolvedManifest
+from avenor.protocol.spec import Record
 
 # A path and a newline.
 _LINK_BYTES: Final = 64 * 1024
@@ -52,6 +54,14 @@ def clear_worktrees(directory: Path, keep: Callable[[str], bool]) -> None:
             remove_tree(str(found))
         elif not found.is_symlink():
             detach(found)
+
+
+def may_have_changed(record: Record) -> Callable[[str], bool]:
+    """Which attempts at a record's manifest, by the names of their worktrees, may have changed files."""
+    manifest = record.config
+    members = manifest.members if isinstance(manifest, ResolvedManifest) else []
+    names = {member.id for member in members if member.is_writer or record.spec.unsandboxed}
+    return lambda attempt_id: attempt_id.rpartition(".")[0] in names
 
 
 def remove_run(directory: Path) -> None:

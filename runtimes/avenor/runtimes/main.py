@@ -40,6 +40,7 @@ from avenor.protocol.manifest.binding import ResolvedManifest, backends_of_manif
 from avenor.protocol.outcomes import ExitCode, Outcome
 from avenor.protocol.spec import Record, RunSpec, resolve_spec
 from avenor.runtimes.backends.registry import find_backend
+from avenor.runtimes.leftovers import PREFIX, sweep_leftovers
 from avenor.runtimes.logs import configure_logs
 from avenor.runtimes.patience import Interrupted, read_patiently
 from avenor.runtimes.process import Ended, HttpServer, Listening, Place, run_process
@@ -102,7 +103,10 @@ def run_once(
     configure_logs(level="error", is_terminal=sys.stderr.isatty())
     try:
         record = _own_record(spec)
-        directory = Path(tempfile.mkdtemp(prefix="run-", dir=_runs_directory()))
+        runs = _runs_directory()
+        for place in sweep_leftovers(runs):
+            print(f"avenor: a run was killed; what its writers have left is in {place}", file=sys.stderr)
+        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=runs))
     except Interrupted as interrupted:
         return _tell(spec, Outcome.of("cancelled", run_id=spec.run_id or "", reason=str(interrupted)))
     except AvenorError as error:
@@ -160,6 +164,8 @@ def _run_in(
     lock = FileLock(rundir.lock_path)
     if not lock.try_acquire():
         raise AssertionError(f"somebody locked our new directory {directory}")
+    if isinstance(record.config, ResolvedManifest):
+        rundir.write_record(msgspec.json.encode(record))  # for a sweep, should this process be killed
     place = Place(
         rundir=rundir,
         identity=rundir.write_process(),

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from avenor.host import logfile
 from avenor.host.atomic import is_passing
 from avenor.host.failpoints import failpoint
-from avenor.host.gitworktrees import clear_worktrees
+from avenor.host.gitworktrees import clear_worktrees, may_have_changed
 from avenor.host.lock import FileLock
 from avenor.host.regular import read_regular
 from avenor.host.rundir import RunDir
@@ -301,12 +301,10 @@ def _remove_socket(directory: RunDir) -> None:
 
 def _remove_worktrees(directory: RunDir, record: Record) -> None:
     """What a manifest run that was killed left of its attempts; the files of those that may have changed some stay."""
-    manifest = record.config
-    if not isinstance(manifest, ResolvedManifest):
+    if not isinstance(record.config, ResolvedManifest):
         return
-    may_write = {member.id for member in manifest.members if member.is_writer or record.spec.unsandboxed}
     try:
-        clear_worktrees(directory.path, lambda attempt_id: attempt_id.rpartition(".")[0] in may_write)
+        clear_worktrees(directory.path, may_have_changed(record))
     except OSError as error:
         _logger.warning("settle.worktrees_not_removed", error=str(error))
 
