@@ -198,6 +198,21 @@ async def test_time_that_comes_near_its_end_is_told_once(tmp_path: Path, autojum
     assert told == [[], ["reader"], ["reader"], ["reader", "run"], ["reader", "run"]]
 
 
+async def test_time_is_looked_at_where_nobody_works(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """While the checks of a candidate run there is no attempt whose time could be the next to be over."""
+    rig = ManifestRig(tmp_path)
+    rig.workshop.may_check = trio.Event()
+
+    async def take_long() -> None:
+        await trio.sleep(420)
+        assert [event.account for event in rig.only(BudgetEvent, op="warn", unit="seconds")] == ["run"]
+        rig.workshop.may_check.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_long)
+        assert (await rig.run()).exit_code == 0
+
+
 async def test_an_attempt_that_has_handed_over_is_ended_where_it_would_go_on_without_budget(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

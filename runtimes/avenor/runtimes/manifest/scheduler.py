@@ -50,7 +50,7 @@ def next_look_ms(view: View) -> int | None:
     if view.state.is_paused:
         return None
     leases = [each.lease_until_ms + 1 for each in view.state.running if each.lease_until_ms is not None]
-    return min(*leases, *warnings_due(view).values(), view.deadline_ms - view.grace_ms)
+    return min([*leases, *warnings_due(view).values(), view.deadline_ms - view.grace_ms])
 
 
 # ---- before the first start
