@@ -34,6 +34,8 @@ def test_broken_text_is_mended(text: bytes, taken: str) -> None:
         (b"[]", INVALID_REQUEST, None),
         (b'{"jsonrpc":"2.0","id":7,"method":5}', INVALID_REQUEST, 7),
         (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":[1]}', INVALID_REQUEST, 7),
+        (b'{"id":7,"method":"ping","params":{"n":1e999}}', INVALID_REQUEST, 7),
+        (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"n":' + b"9" * 4400 + b"}}", INVALID_REQUEST, 7),
     ],
 )
 def test_what_is_no_message_is_answered(line: bytes, code: int, request_id: int | None) -> None:
@@ -44,7 +46,14 @@ def test_what_is_no_message_is_answered(line: bytes, code: int, request_id: int 
 
 
 @pytest.mark.parametrize(
-    "line", [b"\n", b" \r\n", b'{"id":4,"result":{"a":"\\ud83d"}}', b'{"jsonrpc":"2.0","method":"x","params":3}']
+    "line",
+    [
+        b"\n",
+        b" \r\n",
+        b'{"id":4,"result":{"a":"\\ud83d"}}',
+        b'{"jsonrpc":"2.0","method":"x","params":3}',
+        b'{"method":"x","params":{"n":1e999}}',
+    ],
 )
 def test_nobody_is_answered_who_has_not_asked(line: bytes) -> None:
     """Blank lines, answers to nothing, notifications."""

@@ -68,10 +68,10 @@ def read_message(line: bytes) -> types.JSONRPCMessage | Malformed | None:
         return incoming if line.strip() else None
     if not isinstance(incoming, IncomingRequest | IncomingNotification):
         return None
-    members = {"jsonrpc": "2.0", **msgspec.structs.asdict(incoming), "params": msgspec.json.decode(incoming.params)}
     try:
-        return _convert(members, by_name=False)
-    except ValueError:
+        params = msgspec.json.decode(incoming.params)
+        return _convert({"jsonrpc": "2.0", **msgspec.structs.asdict(incoming), "params": params}, by_name=False)
+    except ValueError:  # no object, or one with a number that nothing can hold
         if isinstance(incoming, IncomingNotification):
             return None
-        return Malformed("params must be an object", line, INVALID_REQUEST, incoming.id)
+        return Malformed("params cannot be used", line, INVALID_REQUEST, incoming.id)
