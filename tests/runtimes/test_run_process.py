@@ -247,7 +247,7 @@ def test_a_start_that_fails_touches_nothing_of_a_run_that_lives(tmp_path: Path, 
     same = OneShot(tmp_path, control_socket=str(tmp_path / "run.sock"))
     returned, _, err = same.finish()
     assert (returned, "run.sock has a live server" in err) == (1, True)
-    assert first.log_path.read_bytes() == log
+    assert first.log_path.read_bytes().startswith(log)  # of its own, something may have come
     assert not first.sentinel_path.exists()
     assert second.sentinel_path.exists() == (shared != "sentinel_file")
     assert second.names == ([] if shared != "sentinel_file" else ["run.start", "run.end"])
