@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -14,7 +15,8 @@ from avenor.host import tree
 from avenor.protocol import events
 from avenor.protocol.errors import AgentExited, SpawnError
 from avenor.protocol.mcp import McpServer
-from avenor.runtimes.backends import opencode_server
+from avenor.runtimes.backends import opencode_http, opencode_server
+from avenor.runtimes.backends.agent_process import AgentProcess, start_agent
 from avenor.runtimes.backends.base import BackendRefused, OpenParams, Session, TurnStop, open_within
 from avenor.runtimes.backends.opencode_http import OpencodeHttpBackend
 from tests.helpers import eventually
@@ -151,8 +153,19 @@ async def test_every_server_has_a_password_of_its_own(tmp_path: Path) -> None:
         assert len(given) > 40
 
 
-async def test_a_program_that_is_missing_or_ends_is_a_failed_start(tmp_path: Path) -> None:
-    """With how to install it, or how it ended and what it said."""
+@pytest.mark.parametrize("is_fast", [False, True])
+async def test_a_program_that_is_missing_or_ends_is_a_failed_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fast: bool
+) -> None:
+    """With how to install it, or how it ended and what it said; also one that is dead before anybody looks after it."""
+    if is_fast:
+
+        async def start_and_wait(*args: Any, **kwargs: Any) -> AgentProcess:
+            process = await start_agent(*args, **kwargs)
+            await eventually(lambda: process.has_ended)
+            return process
+
+        monkeypatch.setattr(opencode_http, "start_agent", start_and_wait)
     params = make_params(tmp_path)
     async with trio.open_nursery() as nursery:
         with pytest.raises(SpawnError, match="npm install -g opencode-ai"):

@@ -208,7 +208,8 @@ class OpencodeServer:
     # Tasks
 
     async def _ensure_kept(self) -> None:
-        if self._keeper is None and self._members and not self.is_over:
+        # One that has died must be kept, too: its keeper is who tells.
+        if self._keeper is None and self._members and self.exit is None and not self._is_ending:
             self._keeper = self._members[0]
             self._kept_ended = trio.Event()
             await self._keeper.nursery.start(self._keep)
