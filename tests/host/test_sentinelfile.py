@@ -1,5 +1,6 @@
 """The sentinel file."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -52,10 +53,19 @@ def test_the_sentinel_of_a_run_that_lives_is_nobody_elses(
     refused = partial(pytest.raises, OSError, match=r"in use by another run.*x\.done")
     with refused():
         Sentinel(tmp_path / "link" / "x.done").keep()
+    waits: list[float] = []
+
+    def try_once(seconds: float, try_acquire: Callable[[], bool]) -> bool:
+        waits.append(seconds)
+        return try_acquire()
+
+    monkeypatch.setattr(sentinelfile, "acquired_within", try_once)
+    monkeypatch.setattr(sentinelfile, "MOMENT_SECONDS", 2.0)
     with refused():
         write_sentinel(path, DONE)
     with refused():
         remove_sentinel(path)
+    assert waits == [0.0, 0.0]  # one that is about to end has the last word
     assert path.read_text() == "of the run that lives"
     sentinel.give_up()
     sentinel.give_up()

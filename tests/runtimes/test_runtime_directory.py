@@ -142,11 +142,15 @@ def test_a_parked_runtime_leaves_its_sentinel_to_another_run(tmp_path: Path, mon
         client.prompt("again")
         client.wait(until="done")
         assert "again" in (client.result().final_output or "")
+        assert not sentinel.exists()
+        other.give_up()
+        client.prompt("more")
+        client.wait(until="done")
+        assert parse_sentinel(sentinel.read_text()).stop_reason == "end_turn"
         client.cancel()
     process.wait(timeout=60)
     problems = [event.message for event in read_log(child.log_path) if isinstance(event, Error)]
-    assert problems == [f"cannot write {sentinel} any more: it is in use by another run"]
-    assert not sentinel.exists()
+    assert problems == [f"cannot write {sentinel} for this turn: it is in use by another run"]
 
 
 def test_a_killed_runtimes_log_has_whole_lines_and_names_what_it_started(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def clear_stale(path: str | Path | None, permission_base: str | Path | None) -> 
 @contextlib.contextmanager
 def _kept(path: str | Path) -> Generator[Sentinel, None, None]:
     sentinel = Sentinel(path)
-    sentinel.keep()
+    sentinel.keep(is_patient=False)  # one that lives now, and ends, has the last word
     try:
         yield sentinel
     finally:

@@ -488,13 +488,14 @@ class RunHost:
             self._rundir.note_sentinel(is_due=True)
 
     def _clear_sentinel(self) -> None:
-        if self._sentinel is None:
+        self._sentinel = sentinel = self._around.sentinel
+        if sentinel is None:
             return
-        path = self._sentinel.path
+        path = sentinel.path
         try:
-            self._sentinel.keep(is_patient=False)
+            sentinel.keep(is_patient=False)
         except OSError as error:
-            self.report("sentinel", f"cannot write {path} any more: {error.strerror}")
+            self.report("sentinel", f"cannot write {path} for this turn: {error.strerror}")
             self._sentinel = None
             return
         self._owe_sentinel()

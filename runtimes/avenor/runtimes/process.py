@@ -163,7 +163,8 @@ def _take_own(record: Record, place: Place, past: Past | None, held: ExitStack) 
         own.http = None if place.open_http is None else held.enter_context(place.open_http())
         own.copy = _open_copy(record, place.rundir, is_new=past is None)
     with _noting_in(own):
-        own.sentinel = _keep_sentinel(place, past)
+        # A failure is told only where nobody lives who may just be telling an outcome.
+        own.sentinel = _keep_sentinel(place, past, is_patient=own.problem is None)
     if own.sentinel is not None:
         held.callback(own.sentinel.give_up)
     return own
@@ -298,7 +299,7 @@ def _open_copy(record: Record, rundir: RunDir, *, is_new: bool) -> LineFile | No
         raise _unusable("on_event", path, error) from error
 
 
-def _keep_sentinel(place: Place, past: Past | None) -> Sentinel | None:
+def _keep_sentinel(place: Place, past: Past | None, *, is_patient: bool) -> Sentinel | None:
     """The sentinel, kept for this run; but one that is parked has told its outcome there, and leaves it to others.
 
     Raises:
@@ -310,7 +311,7 @@ def _keep_sentinel(place: Place, past: Past | None) -> Sentinel | None:
     sentinel = Sentinel(path, is_private=path == str(place.rundir.sentinel_path))
     if past is None or not past.is_parked:
         try:
-            sentinel.keep()
+            sentinel.keep(is_patient=is_patient)
         except OSError as error:
             raise _unusable("sentinel_file", path, error) from error
     return sentinel
