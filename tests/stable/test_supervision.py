@@ -372,6 +372,7 @@ async def test_what_a_runtime_was_asked_to_do_is_told_after_its_end_too(tmp_path
         asked = {name: spec[name] for name in ("prompt", "env", "on_event", "auto_approve", "on_crash")}
         expected = {"prompt": "do it", "env": {"A": "b"}, "on_event": log, "auto_approve": True, "on_crash": "fail"}
         assert asked == expected
+        assert spec["sentinel_file"] is spec["permission_handler"] is None  # they lie where only this run's may
         again = await client.call("spawn", **{**spec, "wait": "started"})
         assert again["runtime_id"] == "rt_2"
 

@@ -11,7 +11,7 @@ import msgspec
 from avenor.host.atomic import sync_path, write_atomic
 from avenor.host.backend_names import profiles_folder
 from avenor.host.rundir import RunDir
-from avenor.protocol.spec import OnCrash, Record
+from avenor.protocol.spec import OnCrash, Record, SpawnParams
 from avenor.stable.requests import SpawnRequest
 
 
@@ -34,7 +34,7 @@ def make_record(
     spec = msgspec.structs.replace(
         request.spec,
         sentinel_file=sentinel,
-        permission_handler=request.spec.permission_handler or f"file:{sentinel}.perm",
+        permission_handler=request.spec.permission_handler or _handler_beside(sentinel),
     )
     return Record(
         runtime_id=directory.path.name,
@@ -56,6 +56,20 @@ def make_record(
         on_crash=request.params.on_crash or around.on_crash,
         version=around.version,
     )
+
+
+def spawn_of(record: Record, directory: RunDir) -> SpawnParams:
+    """What a spawn of the same run would ask for; what lies in a directory of its own would lie in another one."""
+    params, sentinel = record.spawn_params, str(directory.sentinel_path)
+    if params.sentinel_file == sentinel:
+        params = msgspec.structs.replace(params, sentinel_file=None)
+    if params.permission_handler == _handler_beside(sentinel):
+        params = msgspec.structs.replace(params, permission_handler=None)
+    return params
+
+
+def _handler_beside(sentinel: str) -> str:
+    return f"file:{sentinel}.perm"
 
 
 def write_record(directory: RunDir, record: Record) -> None:

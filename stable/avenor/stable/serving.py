@@ -23,6 +23,7 @@ from avenor.protocol.methods import (
 )
 from avenor.protocol.spec import SpawnParams
 from avenor.stable.logs import log_level, set_log_level
+from avenor.stable.records import spawn_of
 from avenor.stable.registry import Registry
 from avenor.stable.runtime import Runtime
 from avenor.stable.shutdown import Shutdown
@@ -48,7 +49,8 @@ def make_methods(registry: Registry, spawner: Spawner, shutdown: Shutdown, *, ve
         return ShuttingDown()
 
     def spec(_call: Call, params: Target) -> SpawnParams:
-        return registry.resolve(params.runtime_id).record.spawn_params
+        runtime = registry.resolve(params.runtime_id)
+        return spawn_of(runtime.record, runtime.directory)
 
     table.add("spawn", _RAW, spawn)
     table.add("spec", Target, spec)
