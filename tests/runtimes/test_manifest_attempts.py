@@ -10,9 +10,10 @@ import trio
 from trio.testing import MockClock
 
 from avenor.protocol.errors import ConfigError, SpawnError
-from avenor.protocol.events import Event, PhaseEnd, PhaseStart, ToolCallUpdate
+from avenor.protocol.events import Event, PhaseEnd, PhaseStart, ToolCallUpdate, encode_event
 from avenor.protocol.manifest.binding import BoundContext
 from avenor.protocol.manifest.events import (
+    AuthorityEvent,
     BudgetEvent,
     CandidateEvent,
     JoinEvent,
@@ -38,10 +39,12 @@ from tests.runtimes.manifest_rig import (
     Actor,
     ManifestRig,
     hangs,
+    join,
     manifest,
     member,
     reads,
     seed,
+    writes,
 )
 from tests.runtimes.run_rig import inline_threads
 
@@ -247,6 +250,66 @@ async def test_a_repair_that_comes_to_nothing_is_rejected(tmp_path: Path, autoju
     rig.play(writer=again, evaluator=asks_for_repair)
     assert (await rig.run()).exit_code == 1
     assert "the repair came to nothing" in str(rig.end.reason)
+
+
+async def test_a_join_is_settled_by_what_its_member_has_come_to_last(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Asked anew, a reader hands over nothing: what it said before does not stand in for that."""
+
+    async def asks_for_repair(actor: Actor) -> None:
+        await actor.judge("repair", failed_criterion="names")
+
+    async def says_nothing(_actor: Actor) -> TurnStop:
+        return TurnStop(stop_reason="end_turn")
+
+    async def changes_nothing(actor: Actor) -> None:
+        await actor.submit()
+
+    declared = manifest(
+        member("writer", writes=["src/retry.py"]),
+        member("reader", needs=["writer"]),
+        member("evaluator", needs=["j"], verdict=True, contexts=["task_contract", "candidate_revision"]),
+        joins=[join("j", "reader", on_missing="rejected")],
+        receipts=[],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(writer=[writes, changes_nothing], reader=[reads, says_nothing], evaluator=asks_for_repair)
+    assert (await rig.run()).exit_code == 1
+    assert rig.end.permitted_by == "joins[0].on_missing"
+
+
+async def test_a_verdict_before_a_violation_does_not_count_by_a_loss(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The process was lost while the attempt was being ended for what it had done: then it is begun anew."""
+
+    async def judges_and_hangs(actor: Actor) -> None:
+        await actor.judge("accept")
+        await hangs(actor)
+
+    async def rejects(actor: Actor) -> None:
+        await actor.judge("reject", reason="no")
+
+    declared = manifest(
+        member("writer", writes=["src/retry.py"]),
+        member("evaluator", needs=["writer"], verdict=True, contexts=["task_contract", "candidate_revision"]),
+        receipts=[],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(evaluator=[judges_and_hangs, rejects])
+    with trio.move_on_after(5):
+        await rig.run()
+    lines = rig.log_path.read_bytes().splitlines(keepends=True)
+    lines = lines[: [type(event).__name__ for event in rig.events].index("VerdictEvent") + 1]
+    violation = AuthorityEvent(
+        attempt_id="evaluator.1",
+        tool="forbidden",
+        tool_kind="execute",
+        decision="violation",
+        permitted_by="members[1].tools",
+    )
+    violation.seq, violation.ts, violation.run_id = len(lines) + 1, rig.events[-1].ts, "run_1"
+    rig.log_path.write_bytes(b"".join(lines) + encode_event(violation) + b"\n")
+    rig.again()
+    assert (await rig.run()).exit_code == 1
+    assert rig.started()[-1] == "evaluator.2"
 
 
 @pytest.mark.parametrize("step", ["changes", "commit"])

@@ -250,3 +250,39 @@ async def test_a_violation_is_one_under_any_plan(tmp_path: Path, autojump_clock:
     assert (await rig.run()).exit_code == 5
     assert "denied by members[1].allowed_writes" in str(rig.end.reason)
     assert rig.started() == ["manager.1", "writer.1"]
+
+
+async def test_what_one_replan_has_set_aside_the_next_does_not_bring_back(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Not even where the next plan is made upon what the writer found under the one before."""
+    judged: list[str] = []
+
+    async def is_overtaken(_actor: Actor) -> TurnStop:
+        await trio.sleep(20)
+        return TurnStop(stop_reason="end_turn")
+
+    async def replans(actor: Actor) -> None:
+        await actor.tool("replan", reason="again")
+        await actor.submit(plan_epoch=9)
+
+    async def accepts(actor: Actor) -> None:
+        judged.append(actor.revision)
+        await actor.judge("accept")
+
+    declared = manifest(
+        member("manager", tools=["replan"]),
+        member("writer", writes=["src/retry.py"]),
+        member("planner", needs=["writer"], tools=["replan"]),
+        member("evaluator", needs=["planner"], verdict=True, contexts=["task_contract", "candidate_revision"]),
+        receipts=[],
+    )
+    rig = ManifestRig(tmp_path, declared)
+    rig.play(
+        manager=replans_after(5),
+        writer=[writes_by(7), changes_nothing],
+        planner=[is_overtaken, replans],
+        evaluator=accepts,
+    )
+    assert (await rig.run()).exit_code == 0
+    assert judged == [PINNED]

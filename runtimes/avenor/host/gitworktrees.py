@@ -66,6 +66,8 @@ def may_have_changed(record: Record) -> Callable[[str], bool]:
 
 def remove_run(directory: Path) -> None:
     """Remove the directory of a run that nobody looks after any more, but for files that are nowhere else (`LEFT`)."""
+    with contextlib.suppress(OSError):
+        (directory / LEFT).rmdir()  # if there is nothing in it
     if not (directory / LEFT).is_dir():
         remove_tree(str(directory))
         return

@@ -130,8 +130,10 @@ async def _prove(
         return concluded, []
     if concluded.state != "done" or attempt.handed_to is not None:
         return msgspec.structs.replace(concluded, partial=await _keep(setting, attempt)), []
-    message = f"{member.id}: candidate of {setting.look().plan.manifest.team_id}"
-    revision = await setting.workshop.commit(attempt.attempt_id, setting.look().plan.branch, message)
+    plan = setting.look().plan
+    # The run is in it, for another one may make the very same change in the same second.
+    message = f"{member.id}: candidate of {plan.manifest.team_id}\n\nAvenor-Run: {plan.run_id}"
+    revision = await setting.workshop.commit(attempt.attempt_id, plan.branch, message)
     candidate = CandidateEvent(
         task_id=task.task_id,
         attempt_id=attempt.attempt_id,

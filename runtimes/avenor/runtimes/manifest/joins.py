@@ -121,6 +121,8 @@ def _submitted(view: View, task_id: str) -> list[Submitted]:
             continue
         if event.status == "late":  # the task was not its own, or it had handed over already
             continue
+        if attempt is not task.latest and _comes_to_nothing(view, task):
+            continue  # it was asked anew, and what it said before stands for nothing
         if attempt.state in ("done", "missing"):
             result = _comparable(view, task, attempt, event.result)
             found.append(

@@ -130,7 +130,7 @@ def _begin_anew(view: View, task: Task, field: str, reason: str) -> Tell:
 
 def _tell_loss(view: View, task: Task, attempt: Attempt, reason: str) -> Event:
     told = {*(each.attempt_id for each in view.state.verdicts), *(each.attempt_id for each in view.state.candidates)}
-    if attempt.attempt_id in told:  # only its end was not
+    if attempt.attempt_id in told and not attempt.violations:  # only its end was not
         field = "evaluation.owner" if task.member == view.plan.evaluator else "run.plan_epoch"
         return view.tell_task(task, "done", field, attempt=attempt)
     if task.parent_task is not None and not _runs(view, task.parent_task):

@@ -70,7 +70,9 @@ def warnings_due(view: View) -> dict[str, int]:
     times = {ROOT: (view.deadline_ms, view.plan.manifest.budget.deadline_seconds)}
     for attempt in view.state.running:
         if attempt.deadline_ms is not None:
-            times[attempt.task_id] = attempt.deadline_ms, view.seconds_of(view.state.tasks[attempt.task_id])
+            given = (attempt.deadline_ms - attempt.started_ms) / 1000  # less than its own where who started it ends
+            own = view.seconds_of(view.state.tasks[attempt.task_id])
+            times[attempt.task_id] = attempt.deadline_ms, min(given, own)
     due: dict[str, int] = {}
     for name, (deadline_ms, seconds) in times.items():
         account = view.account(name)

@@ -5,7 +5,15 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from avenor.protocol.event_base import Event
-from avenor.protocol.manifest.events import CandidateEvent, EndWord, ManifestEnd, TaskEvent, TaskWord, VerdictEvent
+from avenor.protocol.manifest.events import (
+    CandidateEvent,
+    EndWord,
+    ManifestEnd,
+    PlanEvent,
+    TaskEvent,
+    TaskWord,
+    VerdictEvent,
+)
 from avenor.protocol.manifest.ledger import Account
 from avenor.protocol.manifest.state import Attempt, ManifestState, Task
 from avenor.runtimes.manifest.actions import Doing, Tell
@@ -126,11 +134,9 @@ class View:
         made = [plan.plan_epoch for plan in self.state.plans if plan.attempt_id == attempt.attempt_id]
         return max([attempt.plan_epoch, *made])
 
-    def stands_through_replan(self, task_id: str) -> bool:
-        """Whether the latest plan was made by this task, or upon its result, so that it is not done anew."""
-        if not self.state.plans or self.state.plans[-1].attempt_id is UNSET:
-            return False
-        planner = self.state.task_of(self.state.plans[-1].attempt_id)
+    def _stands_through(self, plan: PlanEvent, task_id: str) -> bool:
+        """Whether a plan was made by this task, or upon its result, so that it is not done anew."""
+        planner = None if plan.attempt_id is UNSET else self.state.task_of(plan.attempt_id)
         if planner is None:
             return False
         return task_id == planner.task_id or (
@@ -139,7 +145,8 @@ class View:
 
     def counts_now(self, task: Task, attempt: Attempt) -> bool:
         """Whether what an attempt has made belongs to the plan that counts."""
-        return self.epoch_of(attempt) == self.state.plan_epoch or self.stands_through_replan(task.task_id)
+        epoch = self.epoch_of(attempt)
+        return all(self._stands_through(plan, task.task_id) for plan in self.state.plans if plan.plan_epoch > epoch)
 
     # ---- verdicts
 

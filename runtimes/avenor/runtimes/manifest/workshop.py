@@ -253,6 +253,7 @@ async def open_workshop(record: Record, scratch: str, environ: Mapping[str, str]
         )
     with _translated("open the repository"):
         worktrees = await Worktrees.open(record.spec.dir, os.path.join(scratch, WORKTREES), environ)
+        os.makedirs(os.path.join(scratch, LEFT), mode=0o700, exist_ok=True)  # while there is room
     return GitWorkshop(worktrees, record, scratch, environ, is_sandboxed=not record.spec.unsandboxed)
 
 
