@@ -260,6 +260,18 @@ async def test_a_cancel_ends_the_run_at_any_moment(tmp_path: Path, autojump_cloc
     assert rig.names[-1] == "run.end"
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_run_that_is_cancelled_before_it_begins_tells_first_that_it_does(
+    tmp_path: Path, autojump_clock: MockClock, is_lost: bool
+) -> None:
+    """Its supervisor may say so in the same write in which it says who it is; no agent is started then."""
+    begun = b'{"event":"run.start","seq":1,"ts":1,"kind":"single","backend":"scripted","dir":"/","version":"0"}'
+    rig = RunRig(tmp_path, FakeBackend(), lost=[begun] if is_lost else [])
+    assert rig.host.end(CANCEL)
+    await rig.run()
+    assert rig.names == ["run.resumed" if is_lost else "run.start", "run.ending", "run.end"]
+
+
 async def test_an_agent_that_ignores_cancel_is_closed_after_the_grace(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -21,7 +21,7 @@ from avenor.host.failpoints import failpoint
 from avenor.host.ladder import Graces, StopResult
 from avenor.host.rundir import RunDir
 from avenor.host.sentinelfile import Sentinel, clear_stale
-from avenor.protocol.events import Error, Event, PermissionResponse, PromptQueued, RunEnding, RunResumed
+from avenor.protocol.events import Error, Event, PermissionResponse, PromptQueued, RunEnding, RunResumed, RunStart
 from avenor.protocol.methods import PromptAccepted, RunResult
 from avenor.protocol.outcomes import Outcome
 from avenor.protocol.snapshot import Fold
@@ -141,6 +141,7 @@ class RunHost:
         self._parked: Outcome | None = None
         self._outcome: Outcome | None = None
         self._is_urgent = False
+        self._has_begun = False
         self._sentinel_is_due = trio.lowlevel.ParkingLot()
         self._rundir = RunDir(surroundings.scratch)
         self._timeout = float(record.spec.timeout or 0.0) or float("inf")
@@ -259,6 +260,7 @@ class RunHost:
         """
         if not self.ending.decide(cause):
             return False
+        self.begin()  # a supervisor may say so as soon as it has connected
         self._outcome = self._parked
         coming = self._parked or Outcome.of(cause.stop_reason, run_id=self.record.run_id)
         # Before anything is cancelled, so that not even the loss of this process can change what the run comes to.
@@ -353,6 +355,21 @@ class RunHost:
                     break
                 except OSError as error:
                     _logger.warning("sentinel.not_written", error=str(error))
+
+    def begin(self) -> None:
+        """Tells, once, that the run begins or goes on, and clears what earlier runs left."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        record = self.record
+        if self.past is None:
+            kind, directory = record.kind, record.spec.dir
+            self.log.emit(
+                RunStart(kind=kind, backend=record.backend, dir=directory, version=record.version, parks=record.parks)
+            )
+        else:
+            self.tell_resumed()
+        self.clear_stale_files()
 
     def tell_resumed(self) -> None:
         """Tells that this process goes on with the run, and settles what the agents of the one before it have asked."""

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from avenor.host.endsignals import END_SIGNALS
 from avenor.host.failpoints import failpoint
 from avenor.protocol.errors import AvenorError
-from avenor.protocol.events import RunEnd, RunStart
+from avenor.protocol.events import RunEnd
 from avenor.protocol.outcomes import Outcome
 from avenor.protocol.spec import Record
 from avenor.runtimes.endings import Cause
@@ -77,7 +77,7 @@ async def _work(host: RunHost, runner: Runner) -> Outcome:
     outcome: Outcome | None = None
     try:
         async with trio.open_nursery():  # so that whatever goes wrong arrives as a group
-            _tell_begin(host)
+            host.begin()
             outcome = await runner(host.record, host)
     except* AvenorError as refusals:
         refusal = _first(refusals)
@@ -95,18 +95,6 @@ def _first(group: BaseExceptionGroup[AvenorError]) -> AvenorError:
 
 def _failed(host: RunHost, stop_reason: str, reason: str) -> Outcome:
     return host.settle(Outcome.of(stop_reason, run_id=host.record.run_id, reason=reason))
-
-
-def _tell_begin(host: RunHost) -> None:
-    spec = host.record.spec
-    record = host.record
-    if host.past is None:
-        host.log.emit(
-            RunStart(kind=record.kind, backend=record.backend, dir=spec.dir, version=record.version, parks=record.parks)
-        )
-    else:
-        host.tell_resumed()
-    host.clear_stale_files()
 
 
 async def _tell_end(host: RunHost, outcome: Outcome) -> None:
