@@ -40,7 +40,6 @@ from avenor.protocol.manifest.binding import ResolvedManifest, backends_of_manif
 from avenor.protocol.outcomes import ExitCode, Outcome
 from avenor.protocol.spec import Record, RunSpec, resolve_spec
 from avenor.runtimes.backends.registry import find_backend
-from avenor.runtimes.leftovers import PREFIX, sweep_leftovers
 from avenor.runtimes.logs import configure_logs
 from avenor.runtimes.patience import Interrupted, read_patiently
 from avenor.runtimes.process import Ended, HttpServer, Listening, Place, run_process
@@ -101,6 +100,9 @@ def run_once(
     """
     _hold_signals()
     configure_logs(level="error", is_terminal=sys.stderr.isatty())
+    # A supervisor does this itself: its runtimes, each of which is a fork of what is loaded, do without.
+    from avenor.runtimes.leftovers import PREFIX, sweep_leftovers
+
     try:
         record = _own_record(spec)
         runs = _runs_directory()
