@@ -1,8 +1,11 @@
-"""The one way in which our tests wait for real processes."""
+"""The one way in which our tests wait for real processes, and the one in which they kill several."""
 
+import contextlib
 import inspect
+import os
+import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -52,6 +55,21 @@ def _check(deadline: float, predicate: Callable[[], object], value: object, seco
     if time.monotonic() > deadline:
         name = getattr(predicate, "__qualname__", repr(predicate))
         raise AssertionError(f"{name} was still {value!r} after {seconds:g} s")
+
+
+def kill_each(pids: Iterable[int]) -> None:
+    """SIGKILL for each of these processes. One that was found a moment ago may have ended by itself."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def name_of(pid: int) -> str:

@@ -19,13 +19,13 @@ from avenor.host import tree
 from avenor.protocol import events
 from avenor.protocol.mcp import McpServer
 from avenor.runtimes.backends.base import OpenParams, Session, TurnError, TurnStop
-from tests.helpers import eventually
+from tests.helpers import command_of, eventually
 from tests.runtimes.agent_kit import GRACES, OPEN_SECONDS, TURN_SECONDS, RecordingSink, opened, picks
 from tests.runtimes.conformance import CHECKS, WORD, Check, Kit
 
 _PROBE: Final = Path(__file__).with_name("mcp_probe.py")
 # By this a tool that was begun by `Kit.work_on` is known among an agent's processes.
-_TOOL: Final = b"time.sleep(60)"
+_TOOL: Final = "time.sleep(60)"
 # Longer than any agent needs that ends at all when its input is closed; codex-acp 2.6 takes seven seconds.
 _LINGER_SECONDS: Final = 12.0
 
@@ -180,14 +180,7 @@ async def _working(kit: Kit, folder: Path) -> AsyncGenerator[tuple[Session, Open
 def _tools(params: OpenParams) -> list[int]:
     """The processes of the tool that `Kit.work_on` has begun."""
     pids = (found.id.pid for found in tree.tagged(*params.tag))
-    return [pid for pid in pids if _TOOL in _command_line(pid)]
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-    except OSError:
-        return b""  # it has ended meanwhile
+    return [pid for pid in pids if _TOOL in command_of(pid)]
 
 
 def _close_input_of(pid: int) -> None:

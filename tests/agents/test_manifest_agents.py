@@ -51,7 +51,7 @@ from tests.agents.manifest_team import (
 )
 from tests.agents.standin_model import StandInModel
 from tests.e2e.manifest_kit import BROKEN, FIXED
-from tests.helpers import eventually_sync
+from tests.helpers import command_of, eventually_sync
 
 pytestmark = pytest.mark.agents
 
@@ -262,7 +262,6 @@ def test_a_real_writer_that_is_killed_is_reconciled_and_the_work_is_done_again(p
 
 def writing_agent(place: Place, run: Run) -> int:
     """The process of the only real agent."""
-    words = {each.id.pid: Path(f"/proc/{each.id.pid}/cmdline").read_bytes().split(b"\0") for each in run.processes()}
-    found = [pid for pid, line in words.items() if os.path.basename(line[0]) == b"opencode"]
-    (pid,) = found
+    words = {each.id.pid: command_of(each.id.pid).split(" ") for each in run.processes()}
+    (pid,) = (pid for pid, line in words.items() if os.path.basename(line[0]) == "opencode")
     return pid

@@ -1,8 +1,6 @@
 """Real opencode under supervisors that die, one after the other: its sessions are not even interrupted."""
 
 import contextlib
-import os
-import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from avenor.protocol.events import PermissionResponse, SessionStart, TurnEnd
 from avenor.protocol.outcomes import Status
 from tests.agents.harness import WAIT_SECONDS, Home, Runtime, Stable, ended
 from tests.agents.standin_model import StandInModel
+from tests.helpers import command_of, kill_each
 
 pytestmark = pytest.mark.agents
 
@@ -48,11 +47,9 @@ def kill_with_zygote(stable: Stable) -> None:
     zygotes = [
         each.id.pid
         for each in descendants(stable.process.pid)
-        if b"avenor.runtimes.zygote" in Path(f"/proc/{each.id.pid}/cmdline").read_bytes()
-        and each.ppid == stable.process.pid
+        if "avenor.runtimes.zygote" in command_of(each.id.pid) and each.ppid == stable.process.pid
     ]
-    for pid in (stable.process.pid, *zygotes):
-        os.kill(pid, signal.SIGKILL)
+    kill_each([stable.process.pid, *zygotes])
     stable.process.communicate()
     stable.feed.join()
 

@@ -2,7 +2,6 @@
 
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.bench import machine
+from tests.helpers import kill_each
 
 _START_SECONDS = 20.0
 
@@ -93,9 +93,7 @@ class Peer(ABC):
             self._process.kill()
             self._process.wait()
         taken = time.perf_counter() - began
-        for pid in running:
-            if machine.runs_program(pid, self._child[0]):
-                os.kill(pid, signal.SIGKILL)
+        kill_each(pid for pid in running if machine.runs_program(pid, self._child[0]))
         return taken
 
     def _ask_to_stop(self, process: "subprocess.Popen[bytes]") -> None:

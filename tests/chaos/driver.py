@@ -29,6 +29,7 @@ from tests.chaos.schedules import MANIFESTS, PHASED, UNANSWERED, Schedule, Step
 from tests.chaos.supervisors import ChaosClient, Stuck, Supervisors, wait_for
 from tests.chaos.watching import Watched, watch
 from tests.e2e.harness import Place
+from tests.helpers import kill_each
 
 _INTERNAL_ERROR: Final = -32603
 _MOST_AGENTS: Final = {"single": 1, "loop": 1, "team": len(rehearsed.TEAM_PHASES), "manifest": 2}
@@ -267,17 +268,14 @@ class _Driver:
             wait_for("everything is dead", self._kill_all)
             self._lose()
         elif step.what == "zygote":
-            for pid in self.supervisors.zygotes():
-                os.kill(pid, signal.SIGKILL)
+            kill_each(self.supervisors.zygotes())
         elif (watched := self._find(step.run)) is not None:
             self._kill_in(watched, step.what)
 
     def _kill_all(self) -> bool:
         """One round of it; True when nothing is left."""
         pids = list(self._place.processes())
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_each(pids)
         return not pids
 
     def _kill_in(self, watched: Watched, what: str) -> None:

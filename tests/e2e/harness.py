@@ -20,7 +20,7 @@ from typing import Any, cast
 from avenor.host.identity import read_stat
 from avenor.host.tree import children, tagged
 from avenor.protocol.outcomes import Outcome, parse_sentinel
-from tests.helpers import eventually_sync, name_of
+from tests.helpers import command_of, eventually_sync, kill_each, name_of
 
 AVENOR = str(Path(sys.executable).with_name("avenor"))
 MARK = "AVENOR_E2E"
@@ -104,9 +104,7 @@ class Place:
         """Leave nothing behind, whatever the test came to."""
         deadline = time.monotonic() + WAIT_SECONDS
         while (pids := self._all_pids()) and time.monotonic() < deadline:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill_each(pids)
         for process in self.started:
             process.communicate()
         for client in self.clients:
@@ -352,13 +350,6 @@ class Client:
             self.events.append(message["params"])
         else:
             self.notices.append(message["params"])
-
-
-def command_of(pid: int) -> str:
-    """The command line of a process; empty when it is gone."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    return ""
 
 
 def commands(words: str) -> list[int]:

@@ -3,14 +3,13 @@
 import contextlib
 import os
 import resource
-import signal
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.harness import WAIT_SECONDS, Place
-from tests.helpers import eventually_sync
+from tests.helpers import eventually_sync, kill_each
 
 
 class SmallDisk:
@@ -52,8 +51,7 @@ def mounted_small(place: Place) -> Generator[SmallDisk | None, None, None]:
     try:
         yield SmallDisk(path)
     finally:
-        for pid in place.processes():
-            os.kill(pid, signal.SIGKILL)
+        kill_each(place.processes())
         eventually_sync(
             lambda: subprocess.run(["umount", str(path)], capture_output=True).returncode == 0, WAIT_SECONDS
         )

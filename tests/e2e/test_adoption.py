@@ -14,7 +14,7 @@ import pytest
 from avenor.host.identity import read_stat
 from tests.e2e.company import Company
 from tests.e2e.harness import ASK, WAIT_SECONDS, Place, Stable, commands, is_alive, read_log, say, steps
-from tests.helpers import eventually_sync
+from tests.helpers import eventually_sync, kill_each
 
 
 def kill(stable: Stable) -> None:
@@ -26,8 +26,7 @@ def kill(stable: Stable) -> None:
 def kill_with_zygote(stable: Stable) -> None:
     """SIGKILL for supervisor and zygote at once."""
     zygote = zygote_of(stable)
-    stable.signal(signal.SIGKILL)
-    os.kill(zygote, signal.SIGKILL)
+    kill_each([stable.process.pid, zygote])
     stable.wait_exit()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.e2e.harness import ASK, Client, Place, Stable, is_alive, read_log, say, steps
-from tests.helpers import eventually_sync
+from tests.helpers import eventually_sync, kill_each
 
 RECALL: dict[str, Any] = {"do": "recall"}
 LOST = "^Your process was lost"
@@ -23,9 +23,7 @@ def kill_runtime(stable: Stable, runtime_id: str) -> int:
 
 def kill_all(stable: Stable) -> None:
     """SIGKILL for the supervisor and all that it started, as if the power had failed."""
-    for pid in [stable.process.pid, *stable.place.processes()]:
-        if is_alive(pid):
-            os.kill(pid, signal.SIGKILL)
+    kill_each([stable.process.pid, *stable.place.processes()])
     stable.wait_exit()
     eventually_sync(lambda: not stable.place.processes())
 

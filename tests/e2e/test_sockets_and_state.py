@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.harness import AVENOR, WAIT_SECONDS, Client, Place, Stable, is_alive, read_log, say, steps
-from tests.helpers import eventually_sync
+from tests.helpers import eventually_sync, kill_each
 
 
 def test_ten_starts_at_once_have_one_winner(place: Place) -> None:
@@ -194,8 +194,7 @@ def test_a_stale_record_that_points_to_a_stranger(place: Place) -> None:
     first.signal(signal.SIGKILL)
     first.wait_exit()
     pid = first.runtime_pid(runtime_id)
-    for each in place.processes():
-        os.kill(each, signal.SIGKILL)
+    kill_each(place.processes())
     eventually_sync(lambda: not is_alive(pid), WAIT_SECONDS)
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stranger:
         directory = first.state / runtime_id
@@ -254,8 +253,7 @@ def test_a_full_disk_loses_events_and_says_which(place: Place) -> None:
         assert stable.sentinel(runtime_id).status == "DONE"
         assert stable.shutdown() == 0
     finally:
-        for pid in place.processes():
-            os.kill(pid, signal.SIGKILL)
+        kill_each(place.processes())
         eventually_sync(
             lambda: subprocess.run(["umount", str(small)], capture_output=True).returncode == 0, WAIT_SECONDS
         )

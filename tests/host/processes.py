@@ -1,15 +1,12 @@
 """Hostile processes, as a runtime starts its agents, and what tests ask about them."""
 
-import contextlib
-import os
-import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import trio
 
 from avenor.host.identity import ProcessId, process_id, read_stat
-from tests.helpers import eventually
+from tests.helpers import eventually, kill_each
 
 SCRIPT = Path(__file__).with_name("hostile.py")
 
@@ -62,9 +59,7 @@ async def end(agent: Agent) -> None:
     def are_gone() -> bool:
         return all(is_gone(pid) for pid in agent.pids)
 
-    for pid in agent.pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill_each(agent.pids)
     with trio.fail_after(60):
         await agent.process.wait()
         await eventually(are_gone)

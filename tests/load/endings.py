@@ -1,12 +1,12 @@
 """Many runs that end in the same moment: every end is told, and as it was."""
 
 import os
-import signal
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from tests.e2e.harness import Client, read_log
+from tests.helpers import kill_each
 from tests.load.agents import HANG
 from tests.load.rows import Load, Row
 from tests.load.supervisors import Loaded, wait_until
@@ -65,8 +65,7 @@ def measure_killed(load: Load) -> Row:
         wait_until(lambda: ours.statuses() == {"running": count}, "not all of them are in their turn")
         pids = [ours.stable.runtime_pid(runtime_id) for runtime_id in ids]
         began = time.monotonic()
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        kill_each(pids)
         row.tell("span of the kills, ms", 1000 * (time.monotonic() - began))
         wait_until(lambda: ours.statuses() == {"ended": count}, "not all of them are settled")
         row.tell("seconds until all are settled", time.monotonic() - began)

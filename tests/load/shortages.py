@@ -1,15 +1,14 @@
 """No descriptors, no room, and a clock that jumps: what is refused, what goes on, and how it is when it is over."""
 
-import os
 import resource
 import shutil
-import signal
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from tests.e2e.harness import Client, read_log, say, steps
 from tests.e2e.shortage import SteppedClock, missing, mounted_small, told_lost, without_descriptors
+from tests.helpers import kill_each
 from tests.load.agents import HANG
 from tests.load.rows import Load, Row
 from tests.load.supervisors import CLEAN, Loaded, is_idle, wait_until
@@ -240,8 +239,7 @@ def _reason(ours: Loaded, runtime_id: str) -> str:
 
 
 def _kill(pids: Iterable[int]) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    kill_each(pids)
 
 
 def _told_otherwise(ours: Loaded) -> int:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from avenor.host.identity import read_stat
 from avenor.runtimes import git as git_module
 from avenor.runtimes.git import LIMIT_BYTES
 from avenor.runtimes.gitdelta import GitDelta, GitDeltas, GitMark, _Repository  # pyright: ignore[reportPrivateUsage]
-from tests.helpers import eventually
+from tests.helpers import eventually, kill_each
 
 HOSTILE_SETTINGS = {
     "color.ui": "always",
@@ -887,9 +886,7 @@ def stuck_git(tmp_path: Path, env: dict[str, str]) -> Iterator[tuple[dict[str, s
     )
     program.chmod(0o755)
     yield {**env, "PATH": f"{folder}:{env['PATH']}"}, pids
-    for pid in process_ids(pids):
-        if is_running(pid):
-            os.kill(pid, signal.SIGKILL)
+    kill_each(process_ids(pids))
 
 
 def process_ids(path: Path) -> list[int]:

@@ -1,6 +1,5 @@
 """The whole of it: a supervisor process, its zygote, real runtimes, the scripted agent."""
 
-import contextlib
 import json
 import os
 import signal
@@ -17,7 +16,7 @@ import trio
 from avenor.host.identity import process_id
 from avenor.host.tree import children, descendants
 from avenor.protocol.outcomes import Outcome, parse_sentinel
-from tests.helpers import eventually
+from tests.helpers import command_of, eventually, kill_each
 from tests.stable.kit import SPAWN, Client
 
 _PROGRAM = """
@@ -69,7 +68,7 @@ class Started:
         return next(
             found.id.pid
             for found in descendants(self.process.pid)
-            if b"avenor.runtimes.zygote" in Path(f"/proc/{found.id.pid}/cmdline").read_bytes()
+            if "avenor.runtimes.zygote" in command_of(found.id.pid)
         )
 
     def clean_up(self) -> None:
@@ -78,15 +77,8 @@ class Started:
             stream.socket.close()
         pids = [json.loads(path.read_text())["pid"] for path in self.state.glob("rt_*/process.json")]
         for pid in [*pids, self.process.pid]:
-            for found in descendants(pid):
-                _kill(found.id.pid)
-            _kill(pid)
+            kill_each([*(found.id.pid for found in descendants(pid)), pid])
         self.process.communicate()
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
