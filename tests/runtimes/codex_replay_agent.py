@@ -1,7 +1,7 @@
 """Plays codex's side of a recorded conversation: `codex_replay_agent.py TRANSCRIPT LOG`. A program, not a test.
 
 As `replay_agent.py` for ACP, with two differences: it answers `model/list`, which the recorded client did not call
-before its thread, by itself; and where it waits for an interrupt it says `WAITING` on stderr.
+before its thread, by itself; and where it waits for an interrupt it says `WAITING` on stdout.
 """
 
 import json
@@ -43,8 +43,8 @@ class Replay:
 
     def _expect_call(self, recorded: dict[str, Any]) -> None:
         if recorded["method"] == "turn/interrupt":
-            sys.stderr.write("WAITING\n")
-            sys.stderr.flush()
+            sys.stdout.write("WAITING\n")
+            sys.stdout.flush()
         while not self._calls:
             self._hear()
         call = self._calls.pop(0)

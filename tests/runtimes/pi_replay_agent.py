@@ -2,8 +2,9 @@
 
 It says what pi said, when the client has said what came before it, with the client's own ids. Commands that only ask
 are free: they are answered at any time, by what pi answered in the recording, or would have. Everything else that it
-gets goes to LOG, a record a line. Where it waits for an abort it says `WAITING FOR abort` on stderr, since only a
-person would know when to send one. A client that sends another record than the recorded one ends it with code 3.
+gets goes to LOG, a record a line. Where it waits for an abort it says `WAITING FOR abort`, no record, on stdout,
+behind all that the recorded client had read by then; only a person would know when to send one. A client that sends
+another record than the recorded one ends it with code 3.
 """
 
 import json
@@ -56,8 +57,8 @@ class Replay:
 
     def _expect(self, recorded: Record) -> None:
         if recorded["type"] == "abort":
-            sys.stderr.write("WAITING FOR abort\n")
-            sys.stderr.flush()
+            sys.stdout.write("WAITING FOR abort\n")
+            sys.stdout.flush()
         while not self._heard:
             self._hear()
         heard = self._heard.pop(0)

@@ -1,8 +1,9 @@
 """Plays the agent's side of a recorded conversation: `replay_agent.py TRANSCRIPT LOG`. A program, not a test.
 
 It says what the agent said, when the client has said what came before it, with the client's own ids. Everything that it
-gets goes to LOG, a message a line. Where it waits for a cancel it says `WAITING FOR session/cancel` on stderr, since
-only a person would know when to send one. A client that calls another method than the recorded one ends it with code 3.
+gets goes to LOG, a message a line. Where it waits for a cancel it says `WAITING FOR session/cancel`, no message, on
+stdout, behind all that the recorded client had read by then; only a person would know when to send one. A client that
+calls another method than the recorded one ends it with code 3.
 """
 
 import json
@@ -44,8 +45,8 @@ class Replay:
 
     def _expect_call(self, recorded: dict[str, Any]) -> None:
         if recorded["method"] == "session/cancel":
-            sys.stderr.write("WAITING FOR session/cancel\n")
-            sys.stderr.flush()
+            sys.stdout.write("WAITING FOR session/cancel\n")
+            sys.stdout.flush()
         while not self._calls:
             self._hear()
         call = self._calls.pop(0)

@@ -81,7 +81,7 @@ class RecordedClient(RecordingSink):
     async def cancel_when_due(self, session: Session) -> None:
         """Sends each interrupt when codex waits for it."""
         for count in range(1, self._interrupts + 1):
-            await self.wait_for(events.AgentStderr, count)
+            await self.wait_for(events.AgentNoise, count)
             await session.cancel()
 
 

@@ -86,7 +86,7 @@ class RecordedUser(RecordingSink):
     async def cancel_when_due(self, session: Session) -> None:
         """Sends each cancel when the replaying agent waits for it."""
         for count in range(1, self._cancels + 1):
-            await self.wait_for(events.AgentStderr, count)
+            await self.wait_for(events.AgentNoise, count)
             await session.cancel()
 
 

@@ -95,6 +95,7 @@ class AgentLink:
                 nursery.start_soon(self._watch, process_ended, stderr_ended)
                 session_tasks(nursery)
                 task_status.started()
+        self._note_gone(None)  # closed, and nobody has seen its end
 
     async def wait_exited(self) -> AgentExit:
         """Waits for the agent's end; see `base.Session.wait_exited`."""
@@ -106,14 +107,16 @@ class AgentLink:
         """Ends the program and all that it started; see `base.Session.close`."""
         async with self._stop_lock:
             if self._stop_result is None:
-                with trio.move_on_after(FLUSH_SECONDS):
-                    await self._wire.wait_flushed()
-                if not self._ends_on_stdin_close:
-                    graces = msgspec.structs.replace(graces, stdin_seconds=0.0)
-                self._stop_result = await self._process.stop(graces)
-                with trio.move_on_after(DRAIN_SECONDS):
-                    await self._is_gone.wait()
-                self._scope.cancel()
+                try:
+                    with trio.move_on_after(FLUSH_SECONDS):
+                        await self._wire.wait_flushed()
+                    if not self._ends_on_stdin_close:
+                        graces = msgspec.structs.replace(graces, stdin_seconds=0.0)
+                    self._stop_result = await self._process.stop(graces)
+                    with trio.move_on_after(DRAIN_SECONDS):
+                        await self._is_gone.wait()
+                finally:
+                    self._scope.cancel()  # Cut short, too: nobody waits for an agent that could not be ended in time.
         return self._stop_result
 
     async def _read_stderr(self, ended: trio.Event) -> None:
@@ -144,6 +147,11 @@ class AgentLink:
                 await self._wire.closed.wait()
                 await stderr_ended.wait()
             nursery.cancel_scope.cancel()
+        self._note_gone(returncode)
+
+    def _note_gone(self, returncode: int | None) -> None:
+        if self._exit is not None:
+            return
         self._exit = AgentExit(returncode=returncode, stderr_tail=self._tail.text())
         self._is_gone.set()
         self._wire.give_up(self._exit)

@@ -107,21 +107,24 @@ class AgentProcess:
     async def stop(self, graces: Graces) -> StopResult:
         """Ends the program and all that it started, reaps it, and closes its pipes.
 
-        Cancellation: Shield it; cancelled, it may leave processes, and can be called again.
+        Cancellation: Shield it; cancelled, it closes the pipes, may leave processes, and can be called again.
         """
         roots = [] if self._identity is None else [self._identity]
-        result = await stop_tree(
-            roots=roots,
-            tag=self._tag,
-            close_stdin=self._close_stdin,
-            graces=graces,
-            own_children_of=os.getpid() if self._owns_children else None,
-        )
-        if self._identity is None or not is_alive(self._identity):  # what cannot be ended is nothing to wait for
-            with trio.move_on_after(REAP_SECONDS):
-                await self._process.wait()
-        for pipe in (self.stdin, self.stdout, self._stderr):
-            await pipe.aclose()
+        try:
+            result = await stop_tree(
+                roots=roots,
+                tag=self._tag,
+                close_stdin=self._close_stdin,
+                graces=graces,
+                own_children_of=os.getpid() if self._owns_children else None,
+            )
+            if self._identity is None or not is_alive(self._identity):  # what cannot be ended is nothing to wait for
+                with trio.move_on_after(REAP_SECONDS):
+                    await self._process.wait()
+        finally:
+            with trio.CancelScope(shield=True):
+                for pipe in (self.stdin, self.stdout, self._stderr):
+                    await pipe.aclose()
         return result
 
     async def _close_stdin(self) -> None:

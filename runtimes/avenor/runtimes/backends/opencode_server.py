@@ -376,10 +376,13 @@ class OpencodeServer:
         self._is_ending = True
         async with self._stop_lock:
             if self._stop_result is None:
-                self._stop_result = await self._stop_process(graces)
-                await self._let_go()
-                if self._client is not None:
-                    await self._client.aclose()
+                try:
+                    self._stop_result = await self._stop_process(graces)
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await self._let_go()
+                        if self._client is not None:
+                            await self._client.aclose()
         return self._stop_result
 
     async def _stop_process(self, graces: Graces) -> StopResult:

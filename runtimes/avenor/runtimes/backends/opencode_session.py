@@ -348,13 +348,15 @@ class OpencodeSession:
         self._asker.withdraw_all()
         async with self._close_lock:
             if self._stop_result is None:
-                turn = self._turns.current
-                if turn is not None and self._server.outlives(self):
-                    await self._end_politely(turn, graces)
-                self._stop_result = await self._server.leave(self, graces)
-                if self._exit is None:
-                    self.server_gone(AgentExit(returncode=None))
-                self._scope.cancel()
+                try:
+                    turn = self._turns.current
+                    if turn is not None and self._server.outlives(self):
+                        await self._end_politely(turn, graces)
+                    self._stop_result = await self._server.leave(self, graces)
+                finally:  # Cut short, too: nobody waits for a server that could not be ended in time.
+                    if self._exit is None:
+                        self.server_gone(AgentExit(returncode=None))
+                    self._scope.cancel()
         return self._stop_result
 
     async def _end_politely(self, turn: Turn, graces: Graces) -> None:
