@@ -186,7 +186,7 @@ def test_retries_are_spaced_and_can_be_cancelled(shared: Stable, client: Client)
     retry = client.wait_event("avenor.retry", runtime_id)
     assert 2000 <= retry["delay_ms"] <= 30_000
     assert retry["class"] == "crash"
-    assert client.call("status", runtime_id=runtime_id)["retry_attempt"] == retry["attempt"]
+    assert client.call("status", runtime_id=runtime_id)["retry_attempt"] >= retry["attempt"] > 0
     assert client.call("cancel", runtime_id=runtime_id) == {"ok": True, "left": []}
     assert shared.sentinel(runtime_id).status == "KILLED"
 

@@ -70,8 +70,10 @@ def watcher(stable: Stable) -> Client:
 
 def test_a_single_run_goes_on_in_its_session(place: Place) -> None:
     """The agent is told to continue, in the session that it had, and the run ends as if nothing had happened."""
-    hold = place.path / "hold"
-    script = place.script(steps(RECALL, say("|went on"), match=LOST), steps(say("began"), gate(hold), match="build it"))
+    hold, go = place.path / "hold", place.path / "go"
+    script = place.script(
+        steps(RECALL, gate(go), say("|went on"), match=LOST), steps(say("began"), gate(hold), match="build it")
+    )
     stable = Stable(place, "--on-crash", "resume")
     client = watcher(stable)
     run = client.spawn(place, prompt="build it", script=script)
@@ -79,6 +81,7 @@ def test_a_single_run_goes_on_in_its_session(place: Place) -> None:
     killed = kill_runtime(stable, "rt_1")
     client.wait_event("run.resumed", cut="a turn")
     assert not Path(run["sentinel_file"]).exists()
+    go.touch()
     client.wait_event("turn.end", stop_reason="end_turn")
     state = client.call("status", runtime_id="rt_1")
     assert (state["status"], state["session_id"]) == ("idle", run["session_id"])

@@ -273,6 +273,7 @@ async def test_an_agent_that_cannot_be_ended_is_told_and_not_waited_for(
         patch.setattr("avenor.host.ladder.signal_process", _send_nothing)
         patch.setattr("avenor.runtimes.backends.acp.ABORT_GRACES", _NO_TIME)
         patch.setattr("avenor.runtimes.backends.agent_process.REAP_SECONDS", 3600.0)
+        patch.setattr("avenor.runtimes.backends.base.CLOSING_SECONDS", OPEN_SECONDS)
         async with trio.open_nursery() as nursery:
             with pytest.raises(HandshakeTimeout):
                 await open_within(0.1, ACP, params, RecordingSink(), nursery)

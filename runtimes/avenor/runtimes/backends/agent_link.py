@@ -95,7 +95,7 @@ class AgentLink:
                 nursery.start_soon(self._watch, process_ended, stderr_ended)
                 session_tasks(nursery)
                 task_status.started()
-        self._note_gone(None)  # closed, and nobody has seen its end
+        self._note_gone(self._process.returncode)  # closed, and its end was not waited for any longer
 
     async def wait_exited(self) -> AgentExit:
         """Waits for the agent's end; see `base.Session.wait_exited`."""

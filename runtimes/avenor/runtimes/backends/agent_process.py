@@ -78,7 +78,12 @@ class AgentProcess:
     @property
     def has_ended(self) -> bool:
         """Whether the program has ended by now."""
-        return self._process.returncode is not None
+        return self.returncode is not None
+
+    @property
+    def returncode(self) -> int | None:
+        """What it has ended with, negative for a signal; None if it runs, or as far as we know."""
+        return self._process.returncode
 
     async def wait(self) -> int:
         """Waits for the program's end; its return code, negative for a signal."""
