@@ -28,9 +28,10 @@ class Watcher:
         self._had += self.client.events
 
     def go_on(self, stable: Stable) -> None:
-        """Subscribe again, after the last event that was had of each; no server may have forgotten any."""
+        """Subscribe again, after the last event that was had of each, if any; no server may have forgotten any."""
         self.client = stable.connect()
-        last = {event["runtime_id"]: event["seq"] for event in self._had}
+        last = {each["runtime_id"]: 0 for each in self.client.call("list")}
+        last |= {event["runtime_id"]: event["seq"] for event in self._had}
         asked = [
             self.client.send("subscribe", runtime_id=runtime_id, after_seq=seq, on_lag="disk")
             for runtime_id, seq in last.items()
