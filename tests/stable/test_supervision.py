@@ -591,11 +591,11 @@ async def test_shutdown_ends_running_parked_and_queued_runtimes(tmp_path: Path, 
         assert statuses == [Status.DONE, Status.KILLED, Status.KILLED]
 
 
-async def shut_down_with_one_that_is_deaf(stable: Stable, **params: str) -> None:
+async def shut_down_with_one_that_is_deaf(stable: Stable, runtime_id: str = "rt_1", **params: str) -> None:
     """Returns when the supervisor has stopped; the runtime does not end when it is asked to."""
     client = await stable.connect()
     await stable.spawned(client)
-    stable.runtime("rt_1").behaviour["shutdown"] = lambda _call, _params: _never(int)
+    stable.runtime(runtime_id).behaviour["shutdown"] = lambda _call, _params: _never(int)
     await client.call("shutdown", **params)
     await stable.stopped.wait()
 
@@ -621,6 +621,28 @@ async def test_what_a_kill_could_not_end_is_told(tmp_path: Path, monkeypatch: py
         async with open_stable(tmp_path) as stable:
             await shut_down_with_one_that_is_deaf(stable, mode="kill")
     assert [entry["runtimes"] for entry in logs if entry["event"] == "shutdown.not_all_ended"] == [["rt_1"]]
+
+
+async def test_a_kill_gives_each_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where many outcomes are to be written to a slow disk, the supervisor stays as long as one after the other is."""
+    end, begun, put_off = FakeLauncher.end, trio.Event(), False
+
+    async def end_last(launcher: FakeLauncher, path: Path) -> StopResult:
+        nonlocal put_off
+        if path.name == "rt_2":
+            await begun.wait()
+        elif not begun.is_set():
+            first = trio.current_effective_deadline()
+            begun.set()
+            put_off = await eventually(lambda: trio.current_effective_deadline() > first)
+        return await end(launcher, path)
+
+    monkeypatch.setattr(FakeLauncher, "end", end_last)
+    async with open_stable(tmp_path) as stable:
+        await stable.spawned(await stable.connect())
+        stable.runtime("rt_1").behaviour["shutdown"] = lambda _call, _params: _never(int)
+        await shut_down_with_one_that_is_deaf(stable, "rt_2", mode="kill")
+        assert (put_off, stable.registry.live) == (True, ())
 
 
 async def test_a_kill_waits_for_what_it_needs_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

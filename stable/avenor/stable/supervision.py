@@ -43,7 +43,8 @@ from avenor.stable.spawning import Spawner
 _OWN_NAME: Final = "supervisor"
 # A runtime kills its agents in milliseconds; one that does not is killed with them.
 _SELF_KILL_SECONDS: Final = 1.0
-# The stop ladder's last step is bounded by five seconds, and a settlement takes milliseconds.
+# For the next to end: the stop ladder's last step is bounded by five seconds, and a settlement takes milliseconds; on a
+# slow disk those of many runs take longer than all that together.
 _KILL_SECONDS: Final = 8.0
 
 _logger: Final = structlog.get_logger()
@@ -161,16 +162,25 @@ class Supervision:
             self._ask_to_end(runtime, "kill")
         with trio.move_on_after(_SELF_KILL_SECONDS):
             await self.wait_none_live()
-        with trio.move_on_after(_KILL_SECONDS):
+        with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 for runtime in self._registry.live:
                     nursery.start_soon(self._keeper.kill, runtime)
-                await self.wait_none_live()
+                await self._wait_while_they_end(scope)
         if left := [runtime.id for runtime in self._registry.live]:
             # As where the kernel does not let go of a process. It is told, and the next supervisor takes them over.
             _logger.error("shutdown.not_all_ended", runtimes=left)
 
     # ---- its own
+
+    async def _wait_while_they_end(self, scope: trio.CancelScope) -> None:
+        """As `wait_none_live`, and cancels the scope where for `_KILL_SECONDS` none has ended."""
+        fewest = len(self._registry.live) + 1
+        while live := len(self._registry.live):
+            if live < fewest:
+                fewest = live
+                scope.deadline = trio.current_time() + _KILL_SECONDS
+            await self._changed.park()
 
     def _make_methods(self) -> MethodTable:
         kept, skipped = own_environ(os.environb)
