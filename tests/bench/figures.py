@@ -66,8 +66,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_met(self) -> bool:
         """Whether the limit, if there is one, is kept."""
-        # What is printed is what is judged: 0.04 % is 0.0 %.
-        return self.limit is None or self.limit.is_met(round(self.shown(self.ours.value), 1))
+        # What is printed is what is judged: 0.04 % is 0.0 %, and 4.04 MiB are more than 4.
+        digits = 1 if self.unit == "%" else 2
+        return self.limit is None or self.limit.is_met(round(self.shown(self.ours.value), digits))
 
     def shown(self, value: float) -> float:
         """A sample's value in the row's unit."""
