@@ -18,7 +18,7 @@ _NO_TIME = Graces(stdin_seconds=0.0, term_seconds=0.0, kill_seconds=0.0)
 
 @pytest.mark.parametrize("kit", [ScriptedKit("scripted"), FakeKit()], ids=["a process of its own", "a server"])
 async def test_a_close_that_is_cut_short_lets_go(kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The turn under way and all tasks end, though the agent has not; the next close ends that."""
+    """The turn under way and all tasks end, whether or not the agent does; the next close ends what is left of that."""
     params, sink, stops = kit.params(tmp_path), RecordingSink(), list[TurnStop]()
 
     async def never(**_arguments: object) -> None:
@@ -38,7 +38,6 @@ async def test_a_close_that_is_cut_short_lets_go(kit: Kit, tmp_path: Path, monke
                 stopped = await close_in_time(session, _NO_TIME)
         assert (stopped.left, stopped.unverified) == ([], "ending the agent took longer than it may")
         assert [stop.stop_reason for stop in stops] == ["cancelled"]
-        assert (await session.wait_exited()).returncode is None
-        assert tree.tagged(*params.tag)
+        await session.wait_exited()  # told, though the agent may only end now that its stdin is closed, or not at all
         assert (await session.close(GRACES)).left == []
     assert tree.tagged(*params.tag) == []
