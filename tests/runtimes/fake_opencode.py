@@ -71,6 +71,7 @@ class FakeOpencode:
         self.refusals: dict[str, int] = {}
         self.mcp: dict[str, Any] = {}
         self.streams: set[trio.SocketStream] = set()
+        self._telling = trio.Lock()
         self.permissions: dict[str, Json] = {}
         self.questions: dict[str, Json] = {}
         self.sessions: dict[str, Json] = {}
@@ -106,11 +107,12 @@ class FakeOpencode:
         """Sends an event to whoever listens."""
         event = {"id": self._id("evt"), "type": kind, "properties": properties}
         data = f"data: {json.dumps(event)}\n\n".encode()
-        for stream in list(self.streams):
-            try:
-                await stream.send_all(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
-                self.streams.discard(stream)
+        async with self._telling:  # turns of several sessions tell at the same time
+            for stream in list(self.streams):
+                try:
+                    await stream.send_all(data)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    self.streams.discard(stream)
 
     # HTTP
 
