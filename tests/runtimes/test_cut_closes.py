@@ -1,4 +1,4 @@
-"""A close that takes longer than any may: nothing is proven, nobody waits for it, and it can be tried again."""
+"""A close that is cut short, as one that takes longer than any may: nobody waits for it, and it can be tried again."""
 
 from pathlib import Path
 
@@ -6,14 +6,11 @@ import pytest
 import trio
 
 from avenor.host import tree
-from avenor.host.ladder import Graces
-from avenor.runtimes.backends.base import TurnStop, close_in_time, open_within
+from avenor.runtimes.backends.base import TurnStop, open_within
 from tests.runtimes.agent_kit import GRACES, OPEN_SECONDS, TURN_SECONDS, RecordingSink
 from tests.runtimes.conformance import Kit
 from tests.runtimes.opencode_kit import FakeKit
 from tests.runtimes.test_acp_conformance import ScriptedKit
-
-_NO_TIME = Graces(stdin_seconds=0.0, term_seconds=0.0, kill_seconds=0.0)
 
 
 @pytest.mark.parametrize("kit", [ScriptedKit("scripted"), FakeKit()], ids=["a process of its own", "a server"])
@@ -21,7 +18,8 @@ async def test_a_close_that_is_cut_short_lets_go(kit: Kit, tmp_path: Path, monke
     """The turn under way and all tasks end, whether or not the agent does; the next close ends what is left of that."""
     params, sink, stops = kit.params(tmp_path), RecordingSink(), list[TurnStop]()
 
-    async def never(**_arguments: object) -> None:
+    async def is_cut_short(**_arguments: object) -> None:
+        cut.cancel()
         await trio.sleep_forever()
 
     async def talk() -> None:
@@ -32,11 +30,10 @@ async def test_a_close_that_is_cut_short_lets_go(kit: Kit, tmp_path: Path, monke
             session = await open_within(OPEN_SECONDS, kit.backend, params, sink, nursery)
             nursery.start_soon(talk)
             await sink.wait_text("tick")
-            with monkeypatch.context() as patch:
-                patch.setattr("avenor.runtimes.backends.agent_process.stop_tree", never)
-                patch.setattr("avenor.runtimes.backends.base.CLOSING_SECONDS", 1.0)
-                stopped = await close_in_time(session, _NO_TIME)
-        assert (stopped.left, stopped.unverified) == ([], "ending the agent took longer than it may")
+            with monkeypatch.context() as patch, trio.CancelScope() as cut:
+                patch.setattr("avenor.runtimes.backends.agent_process.stop_tree", is_cut_short)
+                await session.close(GRACES)
+        assert cut.cancelled_caught
         assert [stop.stop_reason for stop in stops] == ["cancelled"]
         await session.wait_exited()  # told, though the agent may only end now that its stdin is closed, or not at all
         assert (await session.close(GRACES)).left == []

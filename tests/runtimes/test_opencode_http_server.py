@@ -130,6 +130,44 @@ async def test_a_dead_server_is_replaced_and_its_tools_are_ended(tmp_path: Path)
         nursery.cancel_scope.cancel()
 
 
+async def test_the_sessions_of_a_dead_server_hear_of_it_though_a_close_is_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looked after the server was still reading what it had left when the close let go of it."""
+    backend, runtime = fake_backend(), secrets.token_hex(8)
+    stops: list[TurnStop] = []
+
+    async def read_on(*_arguments: object) -> None:
+        await trio.sleep_forever()
+
+    async def is_cut_short(**_arguments: object) -> None:
+        cut.cancel()
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(opencode_server, "DRAIN_SECONDS", 3600.0)
+    monkeypatch.setattr(AgentProcess, "read_stderr", read_on)
+    with trio.fail_after(TURN_SECONDS):
+        async with trio.open_nursery() as nursery:
+            first, second = [
+                await open_member(backend, member_params(tmp_path, runtime), RecordingSink(), nursery) for _ in range(2)
+            ]
+
+            async def talk() -> None:
+                stops.append(await second.prompt("talk"))
+
+            nursery.start_soon(talk)
+            os.kill(first.agent_pid, signal.SIGKILL)
+            await eventually(lambda: first.is_lost)
+            with monkeypatch.context() as patch, trio.CancelScope() as cut:
+                patch.setattr("avenor.runtimes.backends.agent_process.stop_tree", is_cut_short)
+                await first.close(GRACES)
+            assert cut.cancelled_caught
+            assert (await second.wait_exited()).returncode == -signal.SIGKILL
+            await second.close(GRACES)
+    assert [stop.stop_reason for stop in stops] == ["agent_exited"]
+    assert tree.tagged(tree.TREE, runtime) == []
+
+
 async def test_a_server_that_dies_by_itself_tells_how(tmp_path: Path) -> None:
     """Its status is the crash's, with the end of its stderr; what it says beside the protocol is noise."""
     sink = RecordingSink()

@@ -291,7 +291,8 @@ class Session(Protocol):
     async def close(self, graces: Graces) -> StopResult:
         """Ends the agent and everything that it started; a second call returns the first one's result.
 
-        Cancellation: See `close_in_time`; cancelled, it may leave processes.
+        Cancellation: See `close_in_time`; cancelled, the session is over all the same, but it may leave processes, and
+            can be called again for them.
         """
         ...
 

@@ -379,6 +379,9 @@ class OpencodeServer:
                 try:
                     self._stop_result = await self._stop_process(graces)
                 finally:
+                    # Cut short, too: nobody who looked after the server is left to tell its sessions.
+                    returncode = None if self._process is None else self._process.returncode
+                    self._end(AgentExit(returncode=returncode, stderr_tail=self._tail.text()))
                     with trio.CancelScope(shield=True):
                         await self._let_go()
                         if self._client is not None:
@@ -387,13 +390,11 @@ class OpencodeServer:
 
     async def _stop_process(self, graces: Graces) -> StopResult:
         if self._process is None:
-            self._end(AgentExit(returncode=None))
             return StopResult(unverified=_FOREIGN)
         # Closing its stdin means nothing to it.
         result = await self._process.stop(msgspec.structs.replace(graces, stdin_seconds=0.0))
         with trio.move_on_after(DRAIN_SECONDS):
             await self._gone.wait()
-        self._end(AgentExit(returncode=None, stderr_tail=self._tail.text()))
         return result
 
 
